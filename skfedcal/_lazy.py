@@ -1,0 +1,28 @@
+"""Public names that are imported on first use.
+
+A client site imports a few numpy-only modules of this package; eager imports in the
+``__init__`` files would bring scikit-learn along with each of them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+
+
+def attach(
+    package: str, names: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a lazy package.
+
+    `names` maps a submodule of `package` to the public names that it defines.
+    """
+    home = {name: module for module, listed in names.items() for name in listed}
+
+    def __getattr__(name: str) -> object:
+        if name in home:
+            return getattr(import_module(f"{package}.{home[name]}"), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted(home)
+
+    return __getattr__, __dir__, sorted(home)

@@ -1,0 +1,268 @@
+"""What all calibrators share: reading clients, running rounds, predicting."""
+
+from abc import ABCMeta, abstractmethod
+from dataclasses import dataclass, replace
+
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from skfedcal import _logits
+from skfedcal._sklearn_compat import CallbackSupportMixin, StrOptions, fit_context
+from skfedcal.calibrators import _persist
+from skfedcal.data._classes import ClassMap
+from skfedcal.data._scores import INPUT_TYPES, check_scores, to_logits
+from skfedcal.data._validate import make_dataset
+from skfedcal.federation._runner import FederatedRunner
+from skfedcal.privacy._mixin import PrivacyMixin
+from skfedcal.privacy._models import ReleasePlan
+
+
+@dataclass(frozen=True)
+class FitSetting:
+    """What a method may know before it is run; all of it is public."""
+
+    n_classes: int
+    private: bool
+    unit: str
+    weighted: bool
+
+
+class BaseCalibrator(
+    CallbackSupportMixin,
+    PrivacyMixin,
+    ClassifierMixin,
+    BaseEstimator,
+    metaclass=ABCMeta,
+):
+    """Base class of calibrators; a subclass fills in three hooks.
+
+    ``_make_algorithm(setting)`` builds the federated algorithm from the parameters,
+    ``_set_state(state)`` names the result, ``_calibrate(logits)`` maps centred logits,
+    one column per class in the order of the input, to calibrated logits.
+    """
+
+    _parameter_constraints = {
+        **PrivacyMixin._privacy_constraints,
+        "classes": ["array-like", None],
+        "input_type": [StrOptions(set(INPUT_TYPES))],
+        "runner": [FederatedRunner, None],
+    }
+
+    # Under metadata routing `client_ids` reaches `fit` without set_fit_request.
+    __metadata_request__fit = {"client_ids": True}
+
+    # Fitted attributes beyond those of every calibrator, for `save`.
+    _fitted_names: tuple[str, ...] = ()
+
+    _doc_link_module = "skfedcal"
+
+    @fit_context()
+    def fit(self, X, y=None, *, client_ids=None, sample_weight=None):
+        """Fit the calibration map from clients.
+
+        Parameters
+        ----------
+        X : list of (logits, labels) pairs, list of arrays, or array-like
+            All of these are read: ``fit([(Z1, y1), ...])``, ``fit({name: (Z1, y1)})``,
+            ``fit([Z1, ...], [y1, ...])``, ``fit(Z, y)`` (one client) and
+            ``fit(Z, y, client_ids=ids)``.
+        y : array-like of shape (n_samples,), or list of these, default=None
+            Labels; omitted when `X` is a list of pairs.
+        client_ids : array-like of shape (n_samples,), default=None
+            Client that owns each row. None makes all rows one client. With a list of
+            clients: one name per client.
+        sample_weight : array-like of shape (n_samples,), or list of these, default=None
+            Weight of each row: 0 leaves it out, 2 counts it twice. Not with privacy,
+            where the bound on a client would no longer hold.
+
+        Returns
+        -------
+        self : object
+            Fitted calibrator.
+        """
+        model = self._privacy_model()
+        clients, classes = make_dataset(
+            self,
+            X,
+            y,
+            client_ids,
+            sample_weight=sample_weight,
+            classes=self.classes,
+            input_type=self.input_type,
+        )
+        _check_weights(clients.weights, model)
+        setting = FitSetting(
+            clients.n_classes, model.private, model.unit, clients.weights is not None
+        )
+        runner = self.runner if self.runner is not None else FederatedRunner()
+        algorithm = self._make_algorithm(setting)
+        if runner.n_rounds is not None:
+            algorithm = replace(algorithm, n_rounds=runner.n_rounds)
+        entropy = self._entropy(model)
+        mechanism = self._build_mechanism(
+            model,
+            _release_plan(runner, algorithm, clients, model.unit),
+            entropy,
+            split=self._noise_split(),
+        )
+        self._class_map = classes
+        root = self._init_callback_context(max_subtasks=algorithm.n_rounds)
+        root.call_on_fit_task_begin(estimator=self)
+
+        def on_round(state, _):
+            context = root.subcontext(task_name="round")
+            context.call_on_fit_task_begin(estimator=self)
+            self._set_state(state)
+            # No data are handed on: scores on private rows would be an unpaid release.
+            return context.call_on_fit_task_end(
+                estimator=self, reconstruction_attributes=dict
+            )
+
+        self.classes_ = classes.classes
+        state, history = runner.run(
+            algorithm, clients, mechanism, entropy, on_round=on_round
+        )
+        self.history_ = history
+        self._set_state(state)
+        self.n_clients_ = len(clients)
+        self.n_rounds_ = len(self.history_)
+        self.privacy_ = mechanism.report()
+        self._after_fit(setting)
+        root.call_on_fit_task_end(estimator=self)
+        return self
+
+    def decision_function(self, X):
+        """Calibrated logits.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_columns)
+            Scores of the form given to `fit`.
+
+        Returns
+        -------
+        logits : ndarray of shape (n_samples,) or (n_samples, n_classes)
+            One column of log-odds when there are two classes.
+        """
+        logits = self._calibrated_logits(X)
+        return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
+
+    def predict_proba(self, X):
+        """Calibrated probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_columns)
+            Scores of the form given to `fit`.
+
+        Returns
+        -------
+        proba : ndarray of shape (n_samples, n_classes)
+            One column per entry of `classes_`, in the dtype of X.
+        """
+        return _logits.softmax(self._calibrated_logits(X))
+
+    def predict_log_proba(self, X):
+        """Logarithm of the calibrated probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_columns)
+            Scores of the form given to `fit`.
+
+        Returns
+        -------
+        log_proba : ndarray of shape (n_samples, n_classes)
+            One column per entry of `classes_`.
+        """
+        return _logits.log_softmax(self._calibrated_logits(X))
+
+    def predict(self, X):
+        """Most probable class of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_columns)
+            Scores of the form given to `fit`.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,)
+            Entries of `classes_`.
+        """
+        # Before `classes_` is read: an unfitted estimator must say so.
+        logits = self._calibrated_logits(X)
+        return self.classes_[logits.argmax(axis=1)]
+
+    def save(self, path):
+        """Write the fitted calibrator as JSON, without pickle.
+
+        Parameters
+        ----------
+        path : str or path-like
+            File to write; replaced as a whole or not at all.
+        """
+        check_is_fitted(self)
+        _persist.save(self, path)
+
+    def _calibrated_logits(self, X):
+        check_is_fitted(self)
+        scores = check_scores(self, X, reset=False)
+        logits = to_logits(scores, len(self.classes_), input_type=self.input_type)
+        out = self._calibrate(_logits.center(logits))
+        return out if self._class_map.in_order else out[:, self._class_map.order]
+
+    def _restore_classes(self, classes, order):
+        self._class_map = ClassMap(classes, order)
+        self.classes_ = classes
+
+    def _noise_split(self):
+        """How noise is divided over blocks."""
+        return "split"
+
+    def _after_fit(self, setting):
+        """Warn about a result that should be looked at."""
+
+    @abstractmethod
+    def _make_algorithm(self, setting):
+        """Federated algorithm with the parameters of this estimator."""
+
+    @abstractmethod
+    def _set_state(self, state):
+        """Fitted attributes from the state of the server."""
+
+    @abstractmethod
+    def _calibrate(self, logits):
+        """Calibrated logits from centred logits; may work in place."""
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        # Accuracy is that of the incoming logits.
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+def _check_weights(weights, model):
+    if weights is None:
+        return
+    if model.private:
+        raise ValueError(
+            "sample_weight cannot be used with privacy: a weighted client could send "
+            "more than its bound. Leave it out, or fit with eps=None."
+        )
+    if not weights.any():
+        raise ValueError("sample_weight is zero for every row; nothing is left to fit.")
+
+
+def _release_plan(runner, algorithm, clients, unit):
+    """What this run will release."""
+    schedule = runner.schedule(algorithm, len(clients))
+    start = algorithm.broadcast(algorithm.init(clients.n_classes))
+    n_values = sum(block.size for block in algorithm.spec(start).values())
+    return ReleasePlan(
+        n_units=clients.n_rows if unit == "example" else len(clients),
+        n_releases=schedule.n_rounds,
+        n_participations=schedule.n_participations,
+        sampling_rate=schedule.sampling_rate,
+        n_values=n_values,
+    )

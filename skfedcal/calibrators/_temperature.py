@@ -1,0 +1,177 @@
+"""Federated temperature scaling."""
+
+import warnings
+
+import numpy as np
+
+from skfedcal._sklearn_compat import StrOptions
+from skfedcal.algorithms import (
+    TemperatureAverage,
+    TemperatureGrid,
+    TemperatureNewton,
+    TemperaturePosterior,
+)
+from skfedcal.calibrators._base import BaseCalibrator
+from skfedcal.exceptions import CalibrationWarning
+
+
+class FedTempCalibrator(BaseCalibrator):
+    """Divide all logits by one temperature learned from sums over clients.
+
+    Parameters
+    ----------
+    eps : float, default=None
+        Budget of differential privacy for a whole client. None adds no noise.
+    delta : float, default=None
+        Chance that the bound of `eps` does not hold; None is ``min(1e-5, 1 / (10 K))``
+        for K clients.
+    solver : {'auto', 'newton', 'grid', 'average'}, default='auto'
+        'newton': the exact optimum of the pooled log loss; under `eps` three noisy
+        releases at the server's current value, combined by their known noise. 'grid':
+        the same optimum in one round, T in [0.01, 100]. 'average': the mean of the
+        clients' own optima, as the paper prints it; biased when clients differ.
+        'auto' is 'newton'.
+    clip : float or 'auto', default='auto'
+        Bound on what one client sends: its mean slope in log T for 'newton', its curve
+        for 'grid', its change of T for 'average'. A number also clips without `eps`
+        where the solver is 'average'. 'auto' is a public constant of the solver.
+    privacy : CentralDP or SecureAggregation, default=None
+        Other settings of privacy, instead of `eps` and `delta`.
+    ledger : PrivacyLedger, default=None
+        Account that is debited before any client is asked.
+    classes : array-like of shape (n_classes,), default=None
+        Labels of the logit columns, in column order. None reads them from y.
+    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
+        What the columns of X hold; never guessed.
+    runner : FederatedRunner, default=None
+        Rounds, cohorts, engine and checkpoint.
+    random_state : int, RandomState instance or None, default=None
+        None draws noise and cohorts from the operating system. A seed makes a
+        simulation that can be repeated and guarantees nothing.
+
+    Attributes
+    ----------
+    temperature_ : float
+        The temperature, in [1e-4, 1e4]; 1 leaves the input unchanged.
+    converged_ : bool
+        Whether the optimum was found inside the bounds; under `eps`, whether the
+        releases said more about it than the noise.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted labels; the order of the columns of `predict_proba`.
+    n_clients_, n_rounds_ : int
+        Clients seen and rounds run.
+    privacy_ : PrivacyReport
+        The guarantee of this fit.
+    history_ : list of RoundRecord
+        What each round cost and what the server saw.
+
+    See Also
+    --------
+    FedBinCalibrator : Histogram binning.
+    skfedcal.metrics.expected_calibration_error : Error of the top label.
+
+    Notes
+    -----
+    The log loss in ``1 / T`` is convex and its derivatives are sums over rows, so that
+    any partition into clients has the same optimum. Order and accuracy never change.
+
+    References
+    ----------
+    .. [1] Guo et al., "On Calibration of Modern Neural Networks", ICML 2017.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator, make_federation
+    >>> fed = make_federation(n_clients=50, temperature=2.0, noise=0.0, random_state=0)
+    >>> cal = FedTempCalibrator().fit(fed.clients)
+    >>> round(cal.temperature_, 1)
+    2.0
+    >>> cal.predict_proba(fed.test_logits).shape
+    (10000, 10)
+    """
+
+    _parameter_constraints = {
+        **BaseCalibrator._parameter_constraints,
+        "solver": [StrOptions({"auto", "newton", "grid", "average"})],
+    }
+    _fitted_names = ("temperature_", "converged_")
+
+    def __init__(
+        self,
+        eps=None,
+        *,
+        delta=None,
+        solver="auto",
+        clip="auto",
+        privacy=None,
+        ledger=None,
+        classes=None,
+        input_type="logits",
+        runner=None,
+        random_state=None,
+    ):
+        self.eps = eps
+        self.delta = delta
+        self.solver = solver
+        self.clip = clip
+        self.privacy = privacy
+        self.ledger = ledger
+        self.classes = classes
+        self.input_type = input_type
+        self.runner = runner
+        self.random_state = random_state
+
+    def _make_algorithm(self, setting):
+        clip = None if self.clip == "auto" else float(self.clip)
+        if self.solver == "average":
+            if setting.unit == "example":
+                raise ValueError(
+                    "solver='average' has no bound for one example; use "
+                    "unit='client', or solver='newton'."
+                )
+            if setting.private:
+                return TemperatureAverage(clip=clip or 0.5, n_rounds=3)
+            return TemperatureAverage(clip=clip)
+        if not setting.private:
+            _refuse_clip(self.clip, self.solver)
+            return TemperatureGrid() if self.solver == "grid" else TemperatureNewton()
+        if self.solver == "grid":
+            return TemperatureGrid(n_points=17, clip=clip or 1.0)
+        full_rows = 1 if setting.unit == "example" else 25
+        return TemperaturePosterior(clip=clip, full_rows=full_rows)
+
+    def _set_state(self, state):
+        self.temperature_ = float(state.temperature)
+        self.converged_ = bool(state.converged)
+
+    def _after_fit(self, setting):
+        if self.converged_:
+            return
+        if setting.private:
+            text = (
+                "The noise leaves the temperature open: this many clients with this "
+                "eps say little more than the prior around T = 1."
+            )
+        else:
+            text = (
+                f"The log loss has no clear minimum: stopped at T = "
+                f"{self.temperature_:.4g}. The rows may be all right, all wrong, or "
+                "without information about the labels."
+            )
+        warnings.warn(text, CalibrationWarning, stacklevel=4)
+
+    def _check_restored(self):
+        if not 0 < self.temperature_ < np.inf:
+            raise ValueError(f"temperature_={self.temperature_!r} is not positive")
+
+    def _calibrate(self, logits):
+        logits /= logits.dtype.type(self.temperature_)
+        return logits
+
+
+def _refuse_clip(clip, solver):
+    if clip != "auto":
+        raise ValueError(
+            f"clip={clip!r} without eps has no meaning for solver={solver!r}, which "
+            "finds the exact optimum; use solver='average', or set eps."
+        )

@@ -1,0 +1,194 @@
+"""The one data type that algorithms see: the rows of all clients, packed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# Entries per block: the buffers of a kernel stay in the second-level cache.
+BLOCK_CELLS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive rows of a few clients, or a piece of one large client.
+
+    Parameters
+    ----------
+    rows, labels, weights : ndarray
+        As in `FederatedDataset`; `weights` is None when all rows count once.
+    clients : slice
+        Positions of the clients that own these rows.
+    offsets : ndarray
+        Start of each client inside the block, and the end.
+    """
+
+    rows: Array
+    labels: Array
+    weights: Array | None
+    clients: slice
+    offsets: Array
+
+    def sum_by_client(self, values: Array) -> Array:
+        """Add up `values`, one entry per row, within each client."""
+        if self.weights is not None:
+            values = (values.T * self.weights).T
+        return segment_sums(values, self.offsets)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FederatedDataset:
+    """Rows of all clients with offsets; clients are slices, nothing is copied.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, ...)
+        Logits (or features) of all clients, client after client.
+    labels : ndarray of shape (n_rows,)
+        Class of each row, as a column number in ``range(n_classes)``.
+    offsets : ndarray of shape (n_clients + 1,)
+        Client ``i`` owns the rows ``offsets[i]:offsets[i + 1]``.
+    names : sequence of length n_clients
+        Names of the clients.
+    n_classes : int
+        Number of classes, present here or not.
+    weights : ndarray of shape (n_rows,), default=None
+        Weight of each row.
+    order : ndarray of shape (n_rows,), default=None
+        Where packed row ``i`` lies in `rows`. None when `rows` is packed already;
+        otherwise blocks are gathered as they are needed, so that an array in any
+        order is used without a copy. `labels` and `weights` are always packed.
+    """
+
+    rows: Array
+    labels: Array
+    offsets: Array
+    names: Sequence[Hashable]
+    n_classes: int
+    weights: Array | None = None
+    order: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.offsets[-1] - self.offsets[0])
+
+    @property
+    def sizes(self) -> Array:
+        """Number of rows of each client."""
+        return np.diff(self.offsets)
+
+    def slice(self, start: int, stop: int) -> FederatedDataset:
+        """Clients ``start`` to ``stop``, as a view."""
+        return replace(
+            self,
+            offsets=self.offsets[start : stop + 1],
+            names=self.names[start:stop],
+        )
+
+    def select(self, positions: Array) -> FederatedDataset:
+        """Return the clients at these positions, in this order."""
+        positions = np.asarray(positions)
+        sizes = self.sizes[positions]
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        shift = np.repeat(self.offsets[positions] - offsets[:-1], sizes)
+        packed = np.arange(offsets[-1]) + shift
+        return replace(
+            self,
+            labels=self.labels[packed],
+            offsets=offsets,
+            names=[self.names[i] for i in positions],
+            weights=None if self.weights is None else self.weights[packed],
+            order=packed if self.order is None else self.order[packed],
+        )
+
+    def keep_rows(self, keep: Array) -> FederatedDataset:
+        """Return the rows of `rows` where `keep` is true; clients may become empty."""
+        if self.order is not None:
+            keep = keep[self.order]
+        start, stop = self.offsets[0], self.offsets[-1]
+        packed = start + np.flatnonzero(keep[start:stop])
+        where = packed if self.order is None else self.order[packed]
+        return replace(
+            self,
+            rows=self.rows[where],
+            labels=self.labels[packed],
+            offsets=np.searchsorted(packed, self.offsets),
+            weights=None if self.weights is None else self.weights[packed],
+            order=None,
+        )
+
+    def compact(self) -> FederatedDataset:
+        """Return a copy that holds these clients' rows and nothing else."""
+        start, stop = self.offsets[0], self.offsets[-1]
+        where = slice(start, stop)
+        return replace(
+            self,
+            rows=self.rows[where if self.order is None else self.order[where]].copy(),
+            labels=self.labels[where].copy(),
+            offsets=self.offsets - start,
+            weights=None if self.weights is None else self.weights[where].copy(),
+            order=None,
+        )
+
+    def by_row(self) -> FederatedDataset:
+        """Make every row a client of its own."""
+        start, stop = self.offsets[0], self.offsets[-1]
+        return replace(
+            self, offsets=np.arange(start, stop + 1), names=range(stop - start)
+        )
+
+    def blocks(self, cells: int = BLOCK_CELLS) -> Iterator[Block]:
+        """Cut the rows into blocks of about `cells` entries.
+
+        A block holds whole clients, or a piece of one client that is cut from its
+        own first row on. Sums over blocks therefore depend, to the last bit, on the
+        client's own rows only.
+        """
+        limit = max(1, cells // max(1, self.rows[:1].size))
+        first = 0
+        while first < len(self):
+            start = self.offsets[first]
+            last = int(np.searchsorted(self.offsets, start + limit, side="right")) - 1
+            if last > first:
+                yield self._block(first, last, start, self.offsets[last])
+                first = last
+                continue
+            for piece in range(start, self.offsets[first + 1], limit):
+                stop = min(piece + limit, self.offsets[first + 1])
+                yield self._block(first, first + 1, piece, stop)
+            first += 1
+
+    def sum_by_client(self, values: Array) -> Array:
+        """Add up `values`, one entry per packed row, within each client."""
+        return segment_sums(values, self.offsets - self.offsets[0])
+
+    def _block(self, first: int, last: int, start: int, stop: int) -> Block:
+        where = slice(start, stop)
+        rows = self.rows[where] if self.order is None else self.rows[self.order[where]]
+        return Block(
+            rows,
+            self.labels[where],
+            None if self.weights is None else self.weights[where],
+            slice(first, last),
+            np.clip(self.offsets[first : last + 1], start, stop) - start,
+        )
+
+
+def segment_sums(values: Array, offsets: Array) -> Array:
+    """Sum the entries ``offsets[i]:offsets[i + 1]`` of `values` for each ``i``."""
+    # Not a difference of running totals: a sum must depend, to the last bit, on its
+    # own entries only. reduceat needs non-empty segments.
+    out = np.zeros((len(offsets) - 1, *values.shape[1:]), dtype=values.dtype)
+    filled = np.flatnonzero(np.diff(offsets))
+    if filled.size:
+        out[filled] = np.add.reduceat(values, offsets[filled], axis=0)
+    return out

@@ -1,0 +1,130 @@
+"""Read every accepted form of `fit` arguments into one list of raw clients."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.utils import check_consistent_length, column_or_1d
+
+__all__ = ["RawClients", "parse_clients"]
+
+
+@dataclass(frozen=True)
+class RawClients:
+    """Per-client inputs as the user gave them, not yet validated.
+
+    A single X, y pair (scikit-learn's own form) has one entry, `from_arrays` set and
+    possibly the client of each row in `row_ids`.
+    """
+
+    names: list
+    X: list
+    y: list
+    weights: list | None = None
+    row_ids: np.ndarray | None = None
+    from_arrays: bool = False
+
+
+def parse_clients(X, y=None, client_ids=None, sample_weight=None):
+    """Sort out which of the accepted call forms was used.
+
+    ======================================  =====================================
+    call                                    meaning
+    ======================================  =====================================
+    ``fit([(Z1, y1), (Z2, y2)])``           list of (logits, labels) pairs
+    ``fit({"a": (Z1, y1), ...})``           the same with named clients
+    ``fit([Z1, Z2], [y1, y2])``             one list of logits, one of labels
+    ``fit(Z, y)``                           a single client
+    ``fit(Z, y, client_ids=ids)``           rows of ``Z`` grouped by ``ids``
+    ======================================  =====================================
+
+    Two lists are read as clients when the entries of `y` are themselves sequences. `X`
+    is never inspected for this, so nested Python lists of numbers with a flat `y` stay
+    a plain matrix.
+    """
+    if y is None:
+        return _from_pairs(X, client_ids, sample_weight)
+    if isinstance(y, (list, tuple)) and len(y) and all(_is_vector(v) for v in y):
+        return _from_two_lists(X, y, client_ids, sample_weight)
+    return _from_arrays(X, y, client_ids, sample_weight)
+
+
+def _is_vector(value):
+    return not isinstance(value, (str, bytes)) and np.ndim(value) > 0
+
+
+def _is_pair(value):
+    return isinstance(value, (list, tuple)) and len(value) == 2
+
+
+def _from_pairs(clients, client_ids, sample_weight):
+    if isinstance(clients, Mapping):
+        names, pairs = list(clients.keys()), list(clients.values())
+    elif isinstance(clients, (list, tuple)):
+        names, pairs = list(range(len(clients))), list(clients)
+    else:
+        raise ValueError(
+            "This estimator requires y to be passed, but the target y is None. "
+            "Only a list of (logits, labels) pairs may be given without y; got "
+            f"{type(clients).__name__}."
+        )
+    if not pairs:
+        raise ValueError("Found 0 clients; at least one (logits, labels) pair needed.")
+    if client_ids is not None:
+        names = _check_names(client_ids, len(pairs))
+    for name, pair in zip(names, pairs, strict=True):
+        if not _is_pair(pair):
+            hint = " Did you mean fit([(X, y)])?" if len(pairs) == 2 else ""
+            raise ValueError(
+                f"Client {name!r} must be a (logits, labels) pair, got "
+                f"{type(pair).__name__}. If X holds samples, this estimator requires "
+                f"y to be passed, but the target y is None.{hint}"
+            )
+    weights = _check_weights(sample_weight, len(pairs))
+    return RawClients(names, [p[0] for p in pairs], [p[1] for p in pairs], weights)
+
+
+def _from_two_lists(X, y, client_ids, sample_weight):
+    if not isinstance(X, (list, tuple)) or len(X) != len(y):
+        found = f"of length {len(X)}" if hasattr(X, "__len__") else "without a length"
+        raise ValueError(
+            f"y is a list of {len(y)} clients, so X must be a list of {len(y)} logit "
+            f"arrays; got {type(X).__name__} {found}."
+        )
+    names = list(range(len(X)))
+    if client_ids is not None:
+        names = _check_names(client_ids, len(X))
+    weights = _check_weights(sample_weight, len(X))
+    return RawClients(names, list(X), list(y), weights)
+
+
+def _from_arrays(X, y, client_ids, sample_weight):
+    if client_ids is not None:
+        client_ids = column_or_1d(client_ids)
+        check_consistent_length(X, y, client_ids)
+    weights = None if sample_weight is None else [sample_weight]
+    return RawClients([0], [X], [y], weights, row_ids=client_ids, from_arrays=True)
+
+
+def _check_names(client_ids, n_clients):
+    names = list(client_ids)
+    if len(names) != n_clients:
+        raise ValueError(
+            f"client_ids names {len(names)} clients but {n_clients} were given; with a "
+            "list of clients pass one id per client, not per sample."
+        )
+    if len(set(map(str, names))) != n_clients:
+        raise ValueError("client_ids holds a name twice; names of clients must differ.")
+    return names
+
+
+def _check_weights(sample_weight, n_clients):
+    if sample_weight is None:
+        return None
+    weights = list(sample_weight)
+    if len(weights) != n_clients or not all(_is_vector(w) for w in weights):
+        raise ValueError(
+            f"With a list of {n_clients} clients pass sample_weight as a list of "
+            f"{n_clients} arrays, one per client."
+        )
+    return weights

@@ -1,0 +1,44 @@
+"""Errors and warnings raised by skfedcal."""
+
+__all__ = [
+    "BudgetExceededError",
+    "CalibrationWarning",
+    "CheckpointError",
+    "LedgerCorruptedError",
+    "LogitsWarning",
+    "NotEnoughClientsError",
+    "PrivacyWarning",
+    "SimulatedPrivacyWarning",
+]
+
+
+class BudgetExceededError(RuntimeError):
+    """A debit would exceed the budget of the ledger; nothing was released."""
+
+
+class LedgerCorruptedError(RuntimeError):
+    """A ledger file was edited or damaged; it refuses further debits."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be used for this fit."""
+
+
+class NotEnoughClientsError(RuntimeError):
+    """Fewer clients answered than the runner requires."""
+
+
+class PrivacyWarning(UserWarning):
+    """The call is valid but the privacy guarantee is weaker than it looks."""
+
+
+class SimulatedPrivacyWarning(PrivacyWarning):
+    """Noise came from a seed: the numbers are those of the mechanism, not a secret."""
+
+
+class LogitsWarning(UserWarning):
+    """The input is accepted as logits but looks like something else."""
+
+
+class CalibrationWarning(UserWarning):
+    """A calibration map was fitted but should be looked at before use."""

@@ -1,0 +1,83 @@
+"""Engines: they can ask a cohort of clients and add integers, and know nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal.data._dataset import FederatedDataset
+from skfedcal.federation._endpoint import PartialSum, Request, respond
+
+Positions = NDArray[np.int64]
+
+
+class Backend(Protocol):
+    """Where clients live.
+
+    An engine that reaches clients by messages sends the request to each of them, lets
+    each call `respond` on its own rows, and adds up the replies. Integer sums make all
+    engines agree to the last bit.
+    """
+
+    def ids(self) -> Sequence[Hashable]:
+        """Names of the clients that can be asked."""
+
+    def total(self, request: Request, cohort: Positions) -> PartialSum:
+        """Sum of the answers of the clients at these positions of `ids`."""
+
+
+@dataclass(frozen=True, slots=True)
+class InProcess:
+    """All clients in one array, asked in one vectorised call."""
+
+    clients: FederatedDataset
+
+    def ids(self) -> Sequence[Hashable]:
+        return self.clients.names
+
+    def total(self, request: Request, cohort: Positions) -> PartialSum:
+        return respond(request, select(self.clients, cohort))
+
+
+@dataclass(frozen=True, slots=True)
+class Joblib:
+    """Clients shared out over threads (numpy releases the lock) or processes."""
+
+    clients: FederatedDataset
+    n_jobs: int = -1
+    prefer: Literal["threads", "loky"] = "threads"
+
+    def ids(self) -> Sequence[Hashable]:
+        return self.clients.names
+
+    def total(self, request: Request, cohort: Positions) -> PartialSum:
+        from joblib import Parallel, delayed, effective_n_jobs
+
+        n_parts = max(1, min(len(cohort), effective_n_jobs(self.n_jobs)))
+        parts = [select(self.clients, part) for part in np.array_split(cohort, n_parts)]
+        backend = "threading" if self.prefer == "threads" else "loky"
+        answers = Parallel(n_jobs=self.n_jobs, backend=backend)(
+            delayed(respond)(
+                request, part if backend == "threading" else part.compact()
+            )
+            for part in parts
+        )
+        return reduce(add, answers)
+
+
+def select(clients: FederatedDataset, cohort: Positions) -> FederatedDataset:
+    """Clients at these positions, without a copy where they are neighbours."""
+    if len(cohort) == len(clients):
+        return clients
+    if not len(cohort):
+        return clients.slice(0, 0)
+    first, last = int(cohort[0]), int(cohort[-1])
+    if last - first + 1 == len(cohort):
+        return clients.slice(first, last + 1)
+    return clients.select(cohort)

@@ -1,0 +1,287 @@
+"""Drive the rounds of a federated algorithm on any engine."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Literal
+
+from skfedcal._params import FrozenParams
+from skfedcal.algorithms._base import Array, FederatedAlgorithm
+from skfedcal.data._dataset import FederatedDataset
+from skfedcal.exceptions import CheckpointError, NotEnoughClientsError
+from skfedcal.federation import _checkpoint
+from skfedcal.federation._backends import Backend, InProcess, Joblib
+from skfedcal.federation._cohorts import Cohort, Schedule
+from skfedcal.federation._endpoint import PartialSum, Request
+from skfedcal.privacy._entropy import Entropy
+from skfedcal.privacy._mechanisms import SumMechanism
+
+# Cohorts come from other streams of the seed than noise (stream 0).
+_COHORT_STREAM, _KEY_STREAM = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """What one round cost and what the server saw in it.
+
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 0.
+    n_clients, n_cohorts : int
+        Clients that answered, and cohorts they were asked in.
+    bytes_up, bytes_down : int
+        Size of one client's answer and of what it was sent.
+    seconds : float
+        Time of the round.
+    total : dict of str to ndarray
+        Released sums.
+    """
+
+    round: int
+    n_clients: int
+    n_cohorts: int
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    total: dict[str, Array] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class FederatedRunner(FrozenParams):
+    """Run rounds over clients: who takes part, on which engine, with which safety net.
+
+    Parameters
+    ----------
+    n_rounds : int, default=None
+        Releases; None leaves it to the method. Privacy is paid for all of them, also
+        when the method or a callback stops earlier.
+    cohort : {'full', 'permuted', 'independent', 'poisson'}, default='full'
+        Who takes part in a round. 'full': everyone (asked in cohorts of `cohort_size`
+        if that is given, added up, and released once). 'permuted': the next
+        `cohort_size` clients of a random order. 'independent': `cohort_size` clients
+        drawn anew. 'poisson': each client with chance ``cohort_size / n_clients``,
+        the one form of sampling that lowers the noise.
+    cohort_size : int, default=None
+        Clients per cohort; None is all.
+    backend : {'threads', 'loky'} or Backend, default=None
+        Engine. None asks all clients in one vectorised call, or by threads if `n_jobs`
+        is given.
+    n_jobs : int, default=None
+        Threads or processes.
+    min_clients : int, default=1
+        A round that fewer clients answer is an error.
+    checkpoint : str or path-like, default=None
+        File that is written after each release.
+    resume : bool, default=False
+        Go on from `checkpoint` if the file exists. Nothing is paid twice, and a seeded
+        run ends as if it had not been interrupted. Without `resume` an existing file
+        is an error.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator, FederatedRunner, make_federation
+    >>> fed = make_federation(n_clients=20, n_samples=2000, random_state=0)
+    >>> runner = FederatedRunner(cohort="full", cohort_size=5, n_jobs=2)
+    >>> FedTempCalibrator(runner=runner).fit(fed.clients).history_[0].n_cohorts
+    4
+    """
+
+    n_rounds: int | None = None
+    cohort: Cohort = "full"
+    cohort_size: int | None = None
+    backend: Literal["threads", "loky"] | Backend | None = None
+    n_jobs: int | None = None
+    min_clients: int = 1
+    checkpoint: Any = None
+    resume: bool = False
+
+    def schedule(self, algorithm: FederatedAlgorithm[Any], n_clients: int) -> Schedule:
+        """Rounds and cohorts of a run, as far as they are public."""
+        self._validate(n_clients)
+        n_rounds = algorithm.n_rounds if self.n_rounds is None else self.n_rounds
+        size = n_clients if self.cohort_size is None else self.cohort_size
+        return Schedule(self.cohort, n_clients, size, n_rounds)
+
+    def run(
+        self,
+        algorithm: FederatedAlgorithm[Any],
+        clients: FederatedDataset | Backend,
+        mechanism: SumMechanism,
+        entropy: Entropy,
+        *,
+        n_classes: int | None = None,
+        on_round: Callable[[Any, RoundRecord], bool] | None = None,
+    ) -> tuple[Any, list[RoundRecord]]:
+        """Return the final state and one record per round.
+
+        Parameters
+        ----------
+        algorithm : FederatedAlgorithm
+            The method.
+        clients : FederatedDataset or Backend
+            Clients in this process, or an engine that reaches them.
+        mechanism : SumMechanism
+            Pays and adds noise.
+        entropy : Entropy
+            Source of the cohorts.
+        n_classes : int, default=None
+            Number of classes; None takes it from the data set.
+        on_round : callable, default=None
+            Called after each round; True stops the run and refunds nothing.
+        """
+        backend = self._engine(clients)
+        if n_classes is None:
+            assert isinstance(clients, FederatedDataset)
+            n_classes = clients.n_classes
+        schedule = self.schedule(algorithm, len(backend.ids()))
+        state = algorithm.init(n_classes)
+        digest = ""
+        if self.checkpoint is not None:
+            digest = _checkpoint.fingerprint(
+                algorithm=repr(algorithm),
+                schedule=repr(schedule),
+                mechanism=mechanism.describe(),
+                entropy=repr(entropy),
+                n_classes=n_classes,
+                names=[repr(name) for name in backend.ids()],
+            )
+        key = int.from_bytes(entropy.child(_KEY_STREAM).uint64(2).tobytes())
+        run = _Run.start(self, digest, key, state)
+        mechanism.open(run.run_id, rounds_done=run.n_done)
+        for index in range(run.n_done, schedule.n_rounds):
+            if run.finished:
+                break
+            started = time.perf_counter()
+            broadcast = algorithm.broadcast(run.state)
+            codec = mechanism.codec(algorithm.spec(broadcast))
+            request = Request(algorithm, broadcast, codec, mechanism.unit)
+            cohorts = schedule.cohorts(index, entropy.child(_COHORT_STREAM), run.key)
+            answer = PartialSum(codec.zeros(), 0)
+            for cohort in cohorts:
+                answer = answer + backend.total(request, cohort)
+            self._check_answers(answer.n_clients, index)
+            total = mechanism.release(answer.total, codec, index)
+            n_clients = schedule.divisor or max(answer.n_clients, 1)
+            run.state = algorithm.update(run.state, total, n_clients)
+            record = RoundRecord(
+                index,
+                answer.n_clients,
+                len(cohorts),
+                codec.n_bytes(schedule.n_clients),
+                request.n_bytes,
+                time.perf_counter() - started,
+                dict(total),
+            )
+            # Kept before anybody is shown it: a release that was seen is never redrawn.
+            run.keep(record, algorithm.done(run.state))
+            if on_round is not None and on_round(run.state, record):
+                break
+        return run.state, run.records
+
+    def _engine(self, clients: FederatedDataset | Backend) -> Backend:
+        if not isinstance(clients, FederatedDataset):
+            return clients
+        if self.backend is None:
+            if self.n_jobs in (None, 1):
+                return InProcess(clients)
+            return Joblib(clients, self.n_jobs or 1)
+        if isinstance(self.backend, str):
+            return Joblib(clients, self.n_jobs or -1, self.backend)
+        return self.backend
+
+    def _check_answers(self, n_clients: int, index: int) -> None:
+        if n_clients < self.min_clients and self.cohort != "poisson":
+            raise NotEnoughClientsError(
+                f"{n_clients} clients answered in round {index}, min_clients is "
+                f"{self.min_clients}. Nothing of this round was released."
+            )
+
+    def _validate(self, n_clients: int) -> None:
+        for name, low, high in (
+            ("n_rounds", 1, inf),
+            ("cohort_size", 1, n_clients),
+            ("min_clients", 1, n_clients),
+        ):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not isinstance(value, Integral) or not low <= int(value) <= high:
+                raise ValueError(
+                    f"FederatedRunner({name}={value!r}): pass a whole number from "
+                    f"{low} to {high} (there are {n_clients} clients)."
+                )
+        for name, allowed in (
+            ("cohort", ("full", "permuted", "independent", "poisson")),
+            ("backend", ("threads", "loky")),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, str) and value not in allowed:
+                raise ValueError(
+                    f"FederatedRunner({name}={value!r}): pass one of {allowed}."
+                )
+        if self.resume and self.checkpoint is None:
+            raise ValueError("FederatedRunner(resume=True) needs a checkpoint path.")
+
+
+@dataclass(slots=True)
+class _Run:
+    """Progress of one run, mirrored on disk if a checkpoint path is given."""
+
+    path: Path | None
+    digest: str
+    run_id: str
+    key: int
+    state: Any
+    records: list[RoundRecord]
+    finished: bool = False
+
+    @classmethod
+    def start(cls, runner: FederatedRunner, digest: str, key: int, state: Any) -> _Run:
+        path = None if runner.checkpoint is None else Path(runner.checkpoint)
+        if path is not None and path.exists():
+            if not runner.resume:
+                raise CheckpointError(
+                    f"{path} exists. Pass FederatedRunner(resume=True) to go on with "
+                    "it, or delete it to start anew."
+                )
+            saved = _checkpoint.load(path, digest)
+            restored = _checkpoint.restore_state(state, saved.state)
+            records = [RoundRecord(**record) for record in saved.records]
+            return cls(
+                path, digest, saved.run_id, saved.key, restored, records, saved.finished
+            )
+        run = cls(path, digest, secrets.token_hex(16), key, state, [])
+        run.save()
+        return run
+
+    @property
+    def n_done(self) -> int:
+        return len(self.records)
+
+    def keep(self, record: RoundRecord, finished: bool) -> None:
+        self.records.append(record)
+        self.finished = finished
+        self.save()
+
+    def save(self) -> None:
+        if self.path is None:
+            return
+        saved = _checkpoint.Checkpoint(
+            self.run_id,
+            self.key,
+            self.n_done,
+            self.finished,
+            _checkpoint.state_fields(self.state),
+            [
+                {name: getattr(r, name) for name in RoundRecord.__dataclass_fields__}
+                for r in self.records
+            ],
+        )
+        _checkpoint.save(self.path, self.digest, saved)

@@ -1,0 +1,44 @@
+"""Central metrics of calibrated probabilities."""
+
+from skfedcal.metrics._calibration_error import (
+    calibration_error,
+    expected_calibration_error,
+)
+from skfedcal.metrics._classwise import classwise_calibration_error
+from skfedcal.metrics._floor import CalibrationFloor, calibration_floor
+from skfedcal.metrics._proper_scores import brier_score, negative_log_likelihood
+from skfedcal.metrics._scorers import (
+    get_scorer,
+    get_scorer_names,
+    log_likelihood_scorer,
+    neg_brier_score_scorer,
+    neg_classwise_calibration_error_scorer,
+    neg_expected_calibration_error_scorer,
+    neg_l1_calibration_error_scorer,
+    neg_l2_calibration_error_scorer,
+    neg_l2_squared_calibration_error_scorer,
+    neg_max_calibration_error_scorer,
+)
+from skfedcal.metrics._uncertainty import predictive_entropy, variation_ratio
+
+__all__ = [
+    "CalibrationFloor",
+    "brier_score",
+    "calibration_error",
+    "calibration_floor",
+    "classwise_calibration_error",
+    "expected_calibration_error",
+    "get_scorer",
+    "get_scorer_names",
+    "log_likelihood_scorer",
+    "neg_brier_score_scorer",
+    "neg_classwise_calibration_error_scorer",
+    "neg_expected_calibration_error_scorer",
+    "neg_l1_calibration_error_scorer",
+    "neg_l2_calibration_error_scorer",
+    "neg_l2_squared_calibration_error_scorer",
+    "neg_max_calibration_error_scorer",
+    "negative_log_likelihood",
+    "predictive_entropy",
+    "variation_ratio",
+]

@@ -1,0 +1,115 @@
+"""Labels of any kind to column numbers."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+def check_vector(values: ArrayLike, name: str) -> np.ndarray:
+    """Return a one-dimensional array without missing values."""
+    values = np.asarray(values)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values.ravel()
+    if values.ndim != 1:
+        raise ValueError(
+            f"{name} must be one-dimensional, got shape {values.shape}. "
+            "Pass one value per row, not a one-hot array."
+        )
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        row = int((~np.isfinite(values)).argmax())
+        raise ValueError(f"{name} must be finite, but row {row} is {values[row]}.")
+    return values
+
+
+def encode_labels(
+    y_true: np.ndarray, labels: ArrayLike | None, n_classes: int
+) -> np.ndarray:
+    """Return the column number of each label; columns are in sorted label order."""
+    classes = _classes(y_true if labels is None else check_vector(labels, "labels"))
+    if len(classes) != n_classes:
+        source = "y_true has" if labels is None else "`labels` names"
+        raise ValueError(
+            f"y_prob has {n_classes} columns but {source} {len(classes)} classes "
+            f"({_few(classes)}). Pass `labels` with one label per column; columns are "
+            "taken in sorted label order."
+        )
+    if (y_true.dtype.kind in "biuf") != (classes.dtype.kind in "biuf"):
+        raise TypeError(
+            f"y_true has dtype {y_true.dtype} but `labels` has dtype {classes.dtype}. "
+            "Pass both as numbers or both as strings."
+        )
+    codes, unknown = _positions(y_true, classes)
+    if len(unknown):
+        raise ValueError(
+            "y_true holds labels that `labels` does not name: "
+            f"{_few(_classes(y_true[unknown]))}. `labels` is {_few(classes)}."
+        )
+    return codes
+
+
+def _classes(values: np.ndarray) -> np.ndarray:
+    """Return the sorted distinct values; integers of a small range by counting."""
+    if values.dtype.kind == "i" and values.size:
+        low, high = int(values.min()), int(values.max())
+        if high - low < values.size:
+            shifted = values - low if low else values
+            return np.flatnonzero(np.bincount(shifted)) + low
+    try:
+        return np.unique(values)
+    except TypeError:
+        kinds = sorted({type(value).__name__ for value in values.tolist()})
+        raise TypeError(
+            f"Labels mix types that have no order ({', '.join(kinds)}). "
+            "Convert them all to str."
+        ) from None
+
+
+def _positions(
+    values: np.ndarray, classes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the place of each value in sorted `classes`, and the rows without one."""
+    last = len(classes) - 1
+    whole = values.dtype.kind in "iu" and classes.dtype.kind in "iu"
+    if whole and int(classes[-1]) - int(classes[0]) == last:
+        codes = values.astype(np.intp, copy=False)
+        codes = codes - int(classes[0]) if classes[0] else codes
+        if codes.min() >= 0 and codes.max() <= last:
+            return codes, np.empty(0, dtype=np.intp)
+        return codes, np.flatnonzero((codes < 0) | (codes > last))
+    codes = np.minimum(np.searchsorted(classes, values), last)
+    return codes, np.flatnonzero(classes[codes] != values)
+
+
+def _few(classes: np.ndarray) -> str:
+    """Return at most ten labels as text."""
+    text = ", ".join(repr(label) for label in classes[:10].tolist())
+    return f"[{text}, ...]" if len(classes) > 10 else f"[{text}]"
+
+
+def positive_labels(y_true: np.ndarray, pos_label: object) -> tuple[np.ndarray, int]:
+    """Return which rows are positive, and the column of that label when sorted."""
+    classes = _classes(y_true)
+    if len(classes) > 2:
+        raise ValueError(
+            f"y_true has {len(classes)} classes ({_few(classes)}), but this metric is "
+            "binary. Use classwise_calibration_error or expected_calibration_error."
+        )
+    if pos_label is None:
+        pos_label = _default_positive(classes)
+    elif len(classes) == 2 and pos_label not in classes.tolist():
+        raise ValueError(f"pos_label={pos_label!r} is not a label: {_few(classes)}.")
+    # With one observed label the other one is unknown; only its side matters.
+    other = [label for label in classes.tolist() if label != pos_label]
+    column = int(not other or pos_label > other[0])
+    return y_true == pos_label, column
+
+
+def _default_positive(classes: np.ndarray) -> object:
+    """Return the greater label, or 1 for a lone 0, 1 or -1."""
+    if len(classes) == 2:
+        return classes.tolist()[1]
+    if classes.dtype.kind in "biuf" and classes[0] in (0, 1, -1):
+        return 1
+    raise ValueError(
+        f"y_true holds one label ({_few(classes)}), so the positive one is not known. "
+        "Pass `pos_label`."
+    )

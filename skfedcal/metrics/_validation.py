@@ -1,0 +1,152 @@
+"""Checks of what a user hands to a metric; cheap beside the metric itself."""
+
+from collections.abc import Collection
+from numbers import Integral, Real
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import check_array, check_consistent_length
+
+from skfedcal.metrics._blocks import blocks
+from skfedcal.metrics._labels import check_vector, encode_labels
+
+# Rows written with four decimals pass; logits and unnormalised scores do not.
+SUM_TOLERANCE = 1e-3
+CHECK_BLOCK = 1 << 17
+
+
+class Problem(NamedTuple):
+    """Validated input: probabilities per class, column of each label, weights."""
+
+    proba: np.ndarray
+    codes: np.ndarray
+    weight: np.ndarray | None
+
+
+def check_problem(
+    y_true: ArrayLike,
+    y_prob: ArrayLike,
+    labels: ArrayLike | None,
+    sample_weight: ArrayLike | None,
+) -> Problem:
+    """Return validated two-dimensional probabilities, label codes and weights."""
+    proba = check_proba(y_prob)
+    y_true = check_vector(y_true, "y_true")
+    check_consistent_length(y_true, proba)
+    codes = encode_labels(y_true, labels, proba.shape[1])
+    return Problem(proba, codes, check_weight(sample_weight, len(proba)))
+
+
+def check_proba(y_prob: ArrayLike) -> np.ndarray:
+    """Return float probabilities of shape (n_samples, n_classes >= 2)."""
+    proba = as_floats(y_prob)
+    if proba.ndim == 1 or proba.shape[1] == 1:
+        positive = check_positive(proba)
+        return np.column_stack([1 - positive, positive])
+    ones = np.ones(proba.shape[1], proba.dtype)
+    for rows in blocks(proba, CHECK_BLOCK):
+        total = rows @ ones
+        off = max(abs(total.min() - 1), abs(total.max() - 1))
+        # Written so that NaN fails as well.
+        if not (rows.min() >= 0 and off <= SUM_TOLERANCE):
+            raise ValueError(_fault(proba))
+    return proba
+
+
+def check_positive(proba: np.ndarray) -> np.ndarray:
+    """Return one-dimensional probabilities of the positive class."""
+    positive = proba.ravel()
+    if not (positive.min() >= 0 and positive.max() <= 1):
+        row = int(np.flatnonzero(~((positive >= 0) & (positive <= 1)))[0])
+        raise ValueError(
+            f"y_prob must lie in [0, 1], but row {row} is {positive[row]}. "
+            "Pass probabilities, not logits."
+        )
+    return positive
+
+
+def as_floats(y_prob: ArrayLike) -> np.ndarray:
+    """Return a non-empty float32 or float64 array of one or two dimensions."""
+    # check_array costs as much as the metric of a small array: not for clean input.
+    if (
+        isinstance(y_prob, np.ndarray)
+        and y_prob.dtype in (np.float64, np.float32)
+        and y_prob.ndim in (1, 2)
+        and y_prob.size
+    ):
+        return y_prob
+    return check_array(
+        y_prob,
+        dtype=[np.float64, np.float32],
+        ensure_2d=False,
+        ensure_all_finite=False,
+        input_name="y_prob",
+    )
+
+
+def _fault(proba: np.ndarray) -> str:
+    """Describe the first row that is not a distribution."""
+    bad = ~(np.isfinite(proba) & (proba >= 0)).all(axis=1)
+    if bad.any():
+        row = int(bad.argmax())
+        column = int((~(np.isfinite(proba[row]) & (proba[row] >= 0))).argmax())
+        return (
+            f"y_prob must hold finite probabilities >= 0, but row {row}, column "
+            f"{column} is {proba[row, column]}. Drop the row or pass probabilities."
+        )
+    total = proba.sum(axis=1, dtype=np.float64)
+    row = int((abs(total - 1) > SUM_TOLERANCE / 2).argmax())
+    return (
+        f"The rows of y_prob must sum to 1 (within {SUM_TOLERANCE}), but row {row} "
+        f"sums to {total[row]:.6g}. Divide by the row sums, or apply a softmax if "
+        "these are logits."
+    )
+
+
+def check_weight(sample_weight: ArrayLike | None, n_samples: int) -> np.ndarray | None:
+    """Return float64 weights, at least one of them positive, or None."""
+    if sample_weight is None:
+        return None
+    weight = check_vector(sample_weight, "sample_weight").astype(np.float64, copy=False)
+    weight = check_vector(weight, "sample_weight")
+    if len(weight) != n_samples:
+        raise ValueError(
+            f"sample_weight has {len(weight)} values but y_prob has {n_samples} rows."
+        )
+    if weight.min() < 0:
+        row = int(weight.argmin())
+        raise ValueError(
+            f"sample_weight must be >= 0, but row {row} has {weight[row]}. "
+            "Use 0 to leave a row out."
+        )
+    if not weight.any():
+        raise ValueError("sample_weight is 0 for every row; nothing is left to score.")
+    return weight
+
+
+def check_n_bins(n_bins: int) -> None:
+    """Raise unless `n_bins` is a positive integer."""
+    if isinstance(n_bins, bool) or not isinstance(n_bins, Integral):
+        raise TypeError(
+            f"n_bins must be an integer, got {n_bins!r} ({type(n_bins).__name__})."
+        )
+    if n_bins < 1:
+        raise ValueError(f"n_bins must be at least 1, got {n_bins}.")
+
+
+def check_choice(name: str, value: object, choices: Collection[object]) -> None:
+    """Raise unless `value` is one of `choices`."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {listed}; got {value!r}.")
+
+
+def check_threshold(value: float, name: str = "threshold") -> None:
+    """Raise unless `value` is a number in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(
+            f"{name} must be a number, got {value!r} ({type(value).__name__})."
+        )
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must lie in [0, 1], got {value}.")

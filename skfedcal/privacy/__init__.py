@@ -1,0 +1,67 @@
+"""Budgets, noise and accounts; nothing here knows what is being aggregated."""
+
+from typing import TYPE_CHECKING
+
+from skfedcal._lazy import attach
+
+if TYPE_CHECKING:
+    from skfedcal.privacy._accounting import (
+        NoisePlan,
+        calibrate,
+        compose_epsilon,
+        gdp_delta,
+        gdp_epsilon,
+        gdp_mu,
+        zcdp_delta,
+        zcdp_epsilon,
+        zcdp_rho,
+    )
+    from skfedcal.privacy._events import (
+        GaussianEvent,
+        PureEvent,
+        SampledGaussianEvent,
+    )
+    from skfedcal.privacy._ledger import PrivacyLedger
+    from skfedcal.privacy._models import CentralDP, SecureAggregation
+    from skfedcal.privacy._report import PrivacyReport
+
+# Written out for type checkers; a test compares it with the lazy table below.
+__all__ = [
+    "CentralDP",
+    "GaussianEvent",
+    "NoisePlan",
+    "PrivacyLedger",
+    "PrivacyReport",
+    "PureEvent",
+    "SampledGaussianEvent",
+    "SecureAggregation",
+    "calibrate",
+    "compose_epsilon",
+    "gdp_delta",
+    "gdp_epsilon",
+    "gdp_mu",
+    "zcdp_delta",
+    "zcdp_epsilon",
+    "zcdp_rho",
+]
+
+__getattr__, __dir__, _names = attach(
+    __name__,
+    {
+        "_accounting": [
+            "NoisePlan",
+            "calibrate",
+            "compose_epsilon",
+            "gdp_delta",
+            "gdp_epsilon",
+            "gdp_mu",
+            "zcdp_delta",
+            "zcdp_epsilon",
+            "zcdp_rho",
+        ],
+        "_events": ["GaussianEvent", "PureEvent", "SampledGaussianEvent"],
+        "_ledger": ["PrivacyLedger"],
+        "_models": ["CentralDP", "SecureAggregation"],
+        "_report": ["PrivacyReport"],
+    },
+)

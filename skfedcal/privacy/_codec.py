@@ -1,0 +1,188 @@
+"""The door: clip what a client would send and turn it into integers.
+
+Integers add up to the same total in any order, on any engine, with or without masks.
+Three codes:
+
+- counts that nothing clips are sent as they are;
+- reals without noise are sent in 96-bit fixed point, as three limbs, so that sums of
+  float64 values lose nothing that matters (resolution 2**-40, range 2**55);
+- under noise, values are rounded to a lattice whose step is far below the noise, and
+  the bound on the norm is checked in integers, so that it holds to the last bit.
+
+Needs numpy only: this is code that runs at a site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import floor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal.algorithms._base import Arrays, BlockSpec
+
+Array = NDArray[Any]
+Integers = NDArray[np.int64]
+
+_LIMB_SCALES = (2.0**24, 2.0**-8, 2.0**-40)
+_WIDE_LIMIT = 2.0**55 * (1 - 2.0**-20)
+
+# Rounding up in many dimensions can push a vector over the bound; it is shrunk at most
+# this often before rounding toward zero, which never lengthens it.
+_SHRINKS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCode:
+    """How one block is written in integers.
+
+    Parameters
+    ----------
+    spec : BlockSpec
+        Shape and bound.
+    step : float, default=None
+        Lattice step under noise; None writes the (clipped) value exactly.
+    """
+
+    spec: BlockSpec
+    step: float | None = None
+
+    @property
+    def n_limbs(self) -> int:
+        exact_count = self.spec.kind == "count" and self.spec.clip is None
+        return 1 if self.step is not None or exact_count else len(_LIMB_SCALES)
+
+    @property
+    def limit(self) -> int:
+        """Largest squared L2 norm (or L1 norm) of a group, in lattice steps."""
+        if self.spec.clip is None or self.step is None:
+            raise ValueError("Only a clipped block on a lattice has a bound.")
+        radius = self.spec.clip / self.step
+        power = 1 if self.spec.norm == "l1" else 2
+        return floor(radius**power * (1 - 1e-12))
+
+    def n_bytes(self, n_clients: int) -> int:
+        """Size of one client's message; sums over `n_clients` must fit the words."""
+        width = 8
+        if self.step is not None:
+            largest = self.limit if self.spec.norm == "l1" else self.limit**0.5
+            width = 4 if n_clients * (largest + 1) < 2**31 else 8
+        return self.n_limbs * self.spec.size * width
+
+    def encode(self, values: Array) -> Integers:
+        """Integers of shape (n_clients, n_limbs, size) from one row per client."""
+        n_clients = len(values)
+        if self.step is None and self.n_limbs == 1:
+            return values.reshape(n_clients, 1, -1).astype(np.int64, copy=False)
+        flat = values.reshape(n_clients, -1).astype(np.float64)
+        flat[~np.isfinite(flat)] = 0.0
+        if self.spec.clip is not None:
+            flat = clip_rows(flat, self.spec.clip, self.spec.norm, self.spec.groups)
+        if self.step is None:
+            return _to_limbs(flat)
+        grouped = (flat / self.step).reshape(n_clients * self.spec.groups, -1)
+        rounded = round_within(grouped, self.limit, self.spec.norm)
+        return rounded.reshape(n_clients, 1, -1)
+
+    def decode(self, total: Integers) -> Array:
+        """Value of a sum of encoded rows."""
+        if self.step is not None:
+            out = total[0] * self.step
+        elif self.n_limbs == 1:
+            out = total[0].astype(np.float64)
+        else:
+            high, middle, low = (
+                t * s for t, s in zip(total, _LIMB_SCALES, strict=True)
+            )
+            out = high + (middle + low)
+        return out.reshape(self.spec.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """Codes of all blocks of one message."""
+
+    blocks: Mapping[str, BlockCode]
+
+    def encode(self, values: Arrays) -> dict[str, Integers]:
+        """Clip and encode what each client sends; refuse what the spec does not name.
+
+        Raises
+        ------
+        ValueError
+            If the arrays do not have the names and shapes that were announced.
+        """
+        shapes = {name: value.shape[1:] for name, value in values.items()}
+        expected = {name: code.spec.shape for name, code in self.blocks.items()}
+        if shapes != expected:
+            raise ValueError(
+                f"A query returned blocks of shapes {shapes}, its spec announces "
+                f"{expected}."
+            )
+        return {name: code.encode(values[name]) for name, code in self.blocks.items()}
+
+    def n_bytes(self, n_clients: int) -> int:
+        """Size of one client's message."""
+        return sum(code.n_bytes(n_clients) for code in self.blocks.values())
+
+    def zeros(self) -> dict[str, Integers]:
+        """Sum over no clients."""
+        return {
+            name: np.zeros((code.n_limbs, code.spec.size), dtype=np.int64)
+            for name, code in self.blocks.items()
+        }
+
+
+def clip_rows(values: Array, clip: float, norm: str = "l2", groups: int = 1) -> Array:
+    """Scale each group of each row down to norm `clip` where it is longer."""
+    grouped = values.reshape(len(values) * groups, -1)
+    # The largest entry is taken out first, so that 1e300 does not overflow a square.
+    top = np.abs(grouped).max(axis=1, initial=0.0, keepdims=True)
+    unit = grouped / np.where(top > 0, top, 1.0)
+    if norm == "l1":
+        length = np.abs(unit).sum(axis=1, keepdims=True)
+    else:
+        length = np.sqrt(np.einsum("ij,ij->i", unit, unit))[:, None]
+    long = top * length > clip
+    scaled = unit * (clip / np.where(length > 0, length, 1.0))
+    return np.where(long, scaled, grouped).reshape(values.shape)
+
+
+def round_within(values: Array, limit: int, norm: str) -> Integers:
+    """Nearest integers whose squared L2 norm (or L1 norm) is at most `limit`."""
+    out = np.rint(values).astype(np.int64)
+    rows = np.flatnonzero(_integer_norm(out, norm) > limit)
+    part = values[rows]
+    for attempt in range(_SHRINKS + 1):
+        if not rows.size:
+            return out
+        size = _integer_norm(out[rows], norm).astype(np.float64)
+        shrink = limit / size if norm == "l1" else np.sqrt(limit / size)
+        part = part * np.minimum(shrink, 1 - 1e-9)[:, None]
+        last = attempt == _SHRINKS
+        out[rows] = np.trunc(part) if last else np.rint(part)
+        still = _integer_norm(out[rows], norm) > limit
+        rows, part = rows[still], part[still]
+    out[rows] = 0  # not reached: rounding toward zero keeps the norm
+    return out
+
+
+def _integer_norm(values: Integers, norm: str) -> Integers:
+    if norm == "l1":
+        return np.abs(values).sum(axis=1)
+    return np.einsum("ij,ij->i", values, values)
+
+
+def _to_limbs(values: Array) -> Integers:
+    """Write reals as three 32-bit limbs, highest first; all steps are exact."""
+    rest = np.clip(values, -_WIDE_LIMIT, _WIDE_LIMIT)
+    out = np.empty((len(values), len(_LIMB_SCALES), values.shape[1]), dtype=np.int64)
+    for i, scale in enumerate(_LIMB_SCALES):
+        last = i == len(_LIMB_SCALES) - 1
+        limb = np.rint(rest / scale) if last else np.floor(rest / scale)
+        rest = rest - limb * scale
+        out[:, i] = limb
+    return out

@@ -1,0 +1,324 @@
+"""From a Gaussian, discrete or zCDP guarantee to (eps, delta) and back."""
+
+import math
+import numbers
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import erfcx, ndtr, ndtri
+
+from skfedcal.privacy._samplers import (
+    GAUSSIAN_BASE_SIGMA,
+    GAUSSIAN_SIGMA,
+    TABLE_ERROR,
+)
+
+__all__ = [
+    "MAX_CHARGED_EPS",
+    "LatticeSlack",
+    "gdp_delta",
+    "gdp_epsilon",
+    "gdp_mu",
+    "lattice_slack",
+    "table_slack",
+    "zcdp_delta",
+    "zcdp_epsilon",
+    "zcdp_rho",
+]
+
+_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(16)
+# Below this mu the two terms of delta are close and their difference is integrated.
+_SMALL_MU = 0.5
+_TINY = 5e-324
+
+# The tables are off by an addition to probabilities, which costs exp(eps) in delta.
+# Charged for this eps, so that the slack of a release stays valid when it is composed.
+MAX_CHARGED_EPS = 40.0
+# exp(-90) is far below the table error of a single value.
+_HOEFFDING_EXPONENT = 90.0
+
+
+def gdp_delta(mu: float, eps: float) -> float:
+    """Return the smallest delta of a mu-GDP mechanism at `eps`.
+
+    Parameters
+    ----------
+    mu : float
+        Sensitivity over standard deviation, in total; at least 0.
+    eps : float
+        At least 0.
+
+    Returns
+    -------
+    float
+
+    Notes
+    -----
+    ``Phi(-u) - exp(eps) Phi(-v)`` with ``u = eps/mu - mu/2`` and ``v = eps/mu + mu/2``.
+    As ``v^2 - u^2 = 2 eps``, both terms share the factor ``exp(-u^2/2)/2`` and the
+    rest is a difference of scaled complementary error functions.
+    """
+    mu, eps = _at_least_zero(mu=mu), _at_least_zero(eps=eps)
+    if mu == 0 or eps == math.inf:
+        return 0.0
+    if mu == math.inf:
+        return 1.0
+    u, v = eps / mu - mu / 2, eps / mu + mu / 2
+    if u > 40:  # exp(-u^2/2) is zero in double precision
+        return 0.0
+    start, length = u / math.sqrt(2), mu / math.sqrt(2)
+    factor = math.exp(-u * u / 2) / 2
+    if mu < _SMALL_MU:
+        points = start + length * (1 + _NODES) / 2
+        slopes = 2 / math.sqrt(math.pi) - 2 * points * erfcx(points)
+        return factor * length / 2 * float(_NODE_WEIGHTS @ slopes)
+    if u < 0:
+        return float(ndtr(-u) - factor * erfcx(v / math.sqrt(2)))
+    return factor * float(erfcx(start) - erfcx(v / math.sqrt(2)))
+
+
+def gdp_epsilon(mu: float, delta: float) -> float:
+    """Return the smallest eps of a mu-GDP mechanism at `delta`.
+
+    Parameters
+    ----------
+    mu : float
+        Sensitivity over standard deviation, in total; at least 0.
+    delta : float
+        Between 0 and 1, both excluded.
+
+    Returns
+    -------
+    float
+    """
+    mu, delta = _at_least_zero(mu=mu), _fraction(delta=delta)
+    if mu == math.inf:
+        return math.inf
+    if gdp_delta(mu, 0.0) <= delta:
+        return 0.0
+    # Here Phi(-u) = delta, and the second term of delta only takes away.
+    top = mu * (mu / 2 - float(ndtri(delta)))
+    return _root(lambda eps: _log_ratio(gdp_delta(mu, eps), delta), 0.0, top)
+
+
+def gdp_mu(eps: float, delta: float) -> float:
+    """Return the largest mu such that mu-GDP implies ``(eps, delta)``.
+
+    Parameters
+    ----------
+    eps : float
+        At least 0.
+    delta : float
+        Between 0 and 1, both excluded.
+
+    Returns
+    -------
+    float
+    """
+    eps, delta = _finite(eps=_at_least_zero(eps=eps)), _fraction(delta=delta)
+    z = -float(ndtri(delta))
+    root = math.sqrt(z * z + 2 * eps)
+    # Two lower bounds: Phi(-u) >= delta(mu), and delta(mu) <= mu/sqrt(2 pi).
+    low = max(2 * eps / (z + root) if z > 0 else root - z, 2 * delta)
+    high = low
+    while gdp_delta(high, eps) <= delta:
+        high *= 2
+    return _root(lambda mu: _log_ratio(gdp_delta(mu, eps), delta), low / 2, high)
+
+
+def zcdp_delta(rho: float, eps: float) -> float:
+    """Return the delta at `eps` that rho-zCDP implies.
+
+    Parameters
+    ----------
+    rho : float
+        At least 0.
+    eps : float
+        At least 0.
+
+    Returns
+    -------
+    float
+
+    Notes
+    -----
+    Canonne, Kamath and Steinke (2020), used as Lemma B.3 of the federated calibration
+    paper: the least of ``exp((a-1)(a rho - eps)) (1-1/a)^a / (a-1)`` over orders
+    ``a > 1``. The logarithm is convex in the order, and every order gives a bound.
+    """
+    rho, eps = _at_least_zero(rho=rho), _at_least_zero(eps=eps)
+    if rho == 0 or eps == math.inf:
+        return 0.0
+    if rho == math.inf:
+        return 1.0
+    return math.exp(min(0.0, _zcdp_log_delta(rho, eps)))
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """Return the smallest eps at `delta` that Lemma B.3 gives for rho-zCDP.
+
+    Parameters
+    ----------
+    rho : float
+        At least 0.
+    delta : float
+        Between 0 and 1, both excluded.
+
+    Returns
+    -------
+    float
+    """
+    rho, delta = _at_least_zero(rho=rho), _fraction(delta=delta)
+    if rho == math.inf:
+        return math.inf
+    if zcdp_delta(rho, 0.0) <= delta:
+        return 0.0
+    log_delta = math.log(delta)
+    top = rho + 2 * math.sqrt(-rho * log_delta)  # the simple bound of Bun and Steinke
+    return _root(lambda eps: _zcdp_log_delta(rho, eps) - log_delta, 0.0, top)
+
+
+def zcdp_rho(eps: float, delta: float) -> float:
+    """Return the largest rho such that Lemma B.3 gives ``(eps, delta)``.
+
+    Parameters
+    ----------
+    eps : float
+        Above 0.
+    delta : float
+        Between 0 and 1, both excluded.
+
+    Returns
+    -------
+    float
+    """
+    eps, delta = _finite(eps=_at_least_zero(eps=eps)), _fraction(delta=delta)
+    if eps == 0:
+        raise ValueError("eps=0 leaves no rho; pass eps > 0.")
+    log_delta = math.log(delta)
+    low = (eps / (math.sqrt(eps - log_delta) + math.sqrt(-log_delta))) ** 2
+    high = low
+    while _zcdp_log_delta(high, eps) <= log_delta:
+        high *= 2
+    return _root(lambda rho: _zcdp_log_delta(rho, eps) - log_delta, low / 2, high)
+
+
+class LatticeSlack(NamedTuple):
+    """What discrete noise costs on top of the Gaussian that is accounted."""
+
+    eps: float
+    delta: float
+
+
+def table_slack(n_values: int) -> float:
+    """Return the addition to delta for drawing `n_values` from tables.
+
+    Parameters
+    ----------
+    n_values : int
+        Number of noisy integers that are drawn, over all rounds.
+
+    Returns
+    -------
+    float
+        Valid as long as the total eps is at most 40.
+    """
+    check_count("n_values", n_values, 0)
+    # The factor 2 covers the tails and deviations that `lattice_slack` leaves out.
+    return n_values * 2 * TABLE_ERROR * (1 + math.exp(MAX_CHARGED_EPS))
+
+
+def lattice_slack(n_values: int, n_shares: int | None = None) -> LatticeSlack:
+    """Return the cost of the discrete Gaussian over the Gaussian.
+
+    Parameters
+    ----------
+    n_values : int
+        Number of noisy integers that are released, over all rounds.
+    n_shares : int, optional
+        Number of draws of `discrete_gaussian_base` that are certain to be in the sum.
+        None means one draw of `discrete_gaussian`.
+
+    Returns
+    -------
+    LatticeSlack
+        With ``eta = slack.eps / 2``: a mechanism that is ``(eps, d)`` private with
+        Gaussian noise is ``(eps + 2 eta, exp(eta) d + slack.delta)`` private with
+        discrete noise, for a total eps of at most 40.
+
+    Notes
+    -----
+    An integer sum plus a rounded Gaussian (law r) is the rounded output of the Gaussian
+    mechanism, so every Gaussian formula holds for r. Noise is drawn from the discrete
+    Gaussian p of the same s instead; a sum of draws of scale 512 has that law too, up
+    to exp(-pi^2 512^2). With t uniform on [-1/2, 1/2]::
+
+        r(x)/p(x) = h(x)/E_p[h],   h(x) = E_t[exp(-t^2/2s^2) cosh(xt/s^2)]
+        1 - 1/(24 s^2) <= h(x) <= 1 + x^2/(24 s^4) cosh(x/2s^2)
+
+    and E_p[h] is s sqrt(2 pi) over the sum of exp(-x^2/2s^2), which is 1 up to
+    exp(-2 pi^2 s^2). So ``|log r/p| <= b = 9/s^2`` where ``|x| <= 14 s``; both laws
+    leave less than 3 exp(-98) outside. Inside, under either law, the mean of the log
+    ratio is at most b^2 in size (E_p[r/p] = 1), and by Hoeffding's inequality the sum
+    over n independent values exceeds ``eta = n b^2 + b sqrt(2 n k)`` with chance
+    exp(-k) at most. Hence ``P(A) <= exp(eta) R(A) + tau`` and the reverse for every
+    event A of the noise, and so for every transcript of adaptive rounds: it is a
+    function of the noise. Going from p to r and back gives 2 eta and
+    ``tau (1 + exp(eps))``.
+    """
+    if n_shares is not None:
+        check_count("n_shares", n_shares, 1)
+    delta = table_slack(n_values * (n_shares or 1))
+    variance = GAUSSIAN_BASE_SIGMA**2 * n_shares if n_shares else GAUSSIAN_SIGMA**2
+    bound = 9 / variance
+    deviation = bound * math.sqrt(2 * n_values * _HOEFFDING_EXPONENT)
+    return LatticeSlack(2 * (n_values * bound**2 + deviation), delta)
+
+
+def _zcdp_log_delta(rho: float, eps: float) -> float:
+    def slope(t: float) -> float:  # in the order a = 1 + exp(t)
+        a_minus_1 = math.exp(t)
+        return rho * (2 * a_minus_1 + 1) - eps + t - math.log1p(a_minus_1)
+
+    low = min(-1.0, eps - 2 * rho) - 1
+    high = math.log(eps / (2 * rho) + 1 / math.sqrt(2 * rho))
+    t = brentq(slope, low, max(high, low + 1), xtol=1e-12)
+    a_minus_1 = math.exp(t)
+    log_a = math.log1p(a_minus_1)
+    return a_minus_1 * ((a_minus_1 + 1) * rho - eps + t - log_a) - log_a
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    return float(brentq(function, low, high, xtol=1e-300, rtol=1e-14, maxiter=500))
+
+
+def _log_ratio(value: float, target: float) -> float:
+    return math.log(max(value, _TINY)) - math.log(target)
+
+
+def _at_least_zero(**value: float) -> float:
+    ((name, number),) = value.items()
+    if not number >= 0:
+        raise ValueError(f"{name}={number!r} is out of range; pass {name} >= 0.")
+    return float(number)
+
+
+def _finite(**value: float) -> float:
+    ((name, number),) = value.items()
+    if math.isinf(number):
+        raise ValueError(f"{name}={number!r} asks for no privacy; pass a finite one.")
+    return number
+
+
+def check_count(name: str, value: int, least: int) -> None:
+    if not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{name}={value!r} is not a count; pass an int >= {least}.")
+
+
+def _fraction(**value: float) -> float:
+    ((name, number),) = value.items()
+    if not 0 < number < 1:
+        raise ValueError(f"{name}={number!r} is out of range; pass 0 < {name} < 1.")
+    return float(number)

@@ -1,0 +1,156 @@
+"""Sources of random words: the operating system, or a seed for simulations."""
+
+import operator
+import os
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Entropy", "OSEntropy", "SeededEntropy"]
+
+Words = NDArray[np.uint64]
+
+
+class Entropy(Protocol):
+    """Independent uniform 64-bit words, and the few draws that are made of them."""
+
+    @property
+    def secure(self) -> bool:
+        """Whether nobody can foretell the words."""
+        ...
+
+    def uint64(self, n: int) -> Words:
+        """Return `n` words."""
+        ...
+
+    def bits(self, n: int) -> NDArray[np.bool_]:
+        """Return `n` fair bits."""
+        ...
+
+    def bernoulli(self, n: int, p: float) -> NDArray[np.bool_]:
+        """Return `n` draws that are true with probability `p`."""
+        ...
+
+    def permutation(self, n: int) -> NDArray[np.int64]:
+        """Return a random order of ``0..n-1``."""
+        ...
+
+    def child(self, *key: int) -> "Entropy":
+        """Return the source for one purpose, such as ``(round, block)``."""
+        ...
+
+
+class _FromWords:
+    """Draws that need nothing but `uint64`: one law for every source."""
+
+    def uint64(self, n: int) -> Words:
+        raise NotImplementedError
+
+    def bits(self, n: int) -> NDArray[np.bool_]:
+        words = self.uint64((n + 63) // 64).astype("<u8", copy=False)
+        return np.unpackbits(words.view(np.uint8), count=n).view(np.bool_)
+
+    def bernoulli(self, n: int, p: float) -> NDArray[np.bool_]:
+        if not 0 <= p <= 1:
+            raise ValueError(f"p={p!r} is not a probability; pass 0 <= p <= 1.")
+        words = self.uint64(n)
+        # Rounded down to a multiple of 2^-64, from the exact value of the float: a
+        # client is never sampled more often than the accountant was told.
+        threshold = int(Fraction(p) * 2**64)
+        if threshold == 2**64:
+            return np.ones(n, dtype=np.bool_)
+        return words < np.uint64(threshold)
+
+    def permutation(self, n: int) -> NDArray[np.int64]:
+        # Distinct keys have a uniform order, so a draw with ties (chance < n^2/2^65)
+        # is thrown away as a whole and the result is exactly uniform.
+        while True:
+            keys = self.uint64(n)
+            order = np.argsort(keys)
+            ordered = keys[order]
+            if not np.any(ordered[1:] == ordered[:-1]):
+                return order.astype(np.int64, copy=False)
+
+
+class OSEntropy(_FromWords):
+    """Words from the operating system's generator, for real releases.
+
+    Examples
+    --------
+    >>> from skfedcal.privacy._entropy import OSEntropy
+    >>> OSEntropy().uint64(3).dtype
+    dtype('uint64')
+    """
+
+    secure = True
+
+    def uint64(self, n: int) -> Words:
+        words = np.frombuffer(os.urandom(8 * n), dtype="<u8")
+        return words.astype(np.uint64, copy=False)
+
+    def child(self, *key: int) -> "OSEntropy":
+        return self
+
+
+class SeededEntropy(_FromWords):
+    """Words from a seed, for simulations that can be repeated.
+
+    Only the raw stream of the bit generator is used: numpy keeps it stable over
+    versions, which it does not promise for its distributions.
+
+    Parameters
+    ----------
+    seed : int
+        Any non-negative integer.
+    *key : int
+        Non-negative integers that name one of the streams of the seed.
+
+    Examples
+    --------
+    >>> from skfedcal.privacy._entropy import SeededEntropy
+    >>> SeededEntropy(7).child(1, 2).bits(4).tolist()
+    [False, False, True, True]
+    """
+
+    secure = False
+
+    def __init__(self, seed: int, *key: int) -> None:
+        self._path = tuple(
+            _natural(name, value)
+            for name, value in (("seed", seed), *(("key", part) for part in key))
+        )
+        words = np.random.SeedSequence(_prefix_free(self._path))
+        self._generator = np.random.Philox(words)
+
+    def uint64(self, n: int) -> Words:
+        return self._generator.random_raw(n)
+
+    def child(self, *key: int) -> "SeededEntropy":
+        """Return the stream of ``(seed, *key)``, wherever this one has got to."""
+        return SeededEntropy(*self._path, *key)
+
+    def __repr__(self) -> str:
+        return f"SeededEntropy{self._path}"
+
+
+def _natural(name: str, value: int) -> int:
+    number = operator.index(value)
+    if number < 0:
+        raise ValueError(f"{name}={value!r} is negative; pass an integer >= 0.")
+    return number
+
+
+def _prefix_free(path: tuple[int, ...]) -> list[int]:
+    """Write a path as 32-bit words such that no two paths give the same words.
+
+    `SeedSequence` joins the words of its integers and pads with zeros: ``[1]`` and
+    ``[1, 0]``, or ``[2**32]`` and ``[0, 1]``, would be one stream.
+    """
+    words = [len(path)]
+    for part in path:
+        n_words = (part.bit_length() + 31) // 32
+        words.append(n_words)
+        words += [(part >> 32 * i) & 0xFFFFFFFF for i in range(n_words)]
+    return words

@@ -1,0 +1,143 @@
+"""Estimator side of privacy: read the parameters, build a mechanism."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Real
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from skfedcal._params import FrozenParams
+from skfedcal._sklearn_compat import Interval, StrOptions, inside_model_selection
+from skfedcal.exceptions import PrivacyWarning, SimulatedPrivacyWarning
+from skfedcal.privacy._entropy import Entropy, OSEntropy, SeededEntropy
+from skfedcal.privacy._ledger import PrivacyLedger
+from skfedcal.privacy._mechanisms import SumMechanism
+from skfedcal.privacy._models import (
+    CentralDP,
+    PrivacyModel,
+    ReleasePlan,
+    SecureAggregation,
+)
+
+
+class PrivacyMixin:
+    """Adds `eps`, `delta`, `clip`, `privacy`, `ledger` and `random_state`."""
+
+    eps: float | None
+    delta: float | None
+    clip: Any
+    privacy: PrivacyModel | None
+    ledger: PrivacyLedger | None
+    random_state: Any
+
+    _privacy_constraints = {
+        "eps": [Interval(Real, 0, None, closed="neither"), None],
+        "delta": [Interval(Real, 0, 1, closed="neither"), None],
+        "clip": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
+        "privacy": [FrozenParams, None],
+        "ledger": [PrivacyLedger, None],
+        "random_state": ["random_state"],
+    }
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters; ``privacy__eps`` and the like replace the frozen object.
+
+        Parameters
+        ----------
+        **params : dict
+            Parameters by name.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+        """
+        plain = {k: v for k, v in params.items() if "__" not in k}
+        super().set_params(**plain)  # type: ignore[misc]
+        nested: dict[str, Any] = {}
+        for key, value in params.items():
+            name, _, inner = key.partition("__")
+            if not inner:
+                continue
+            holder = getattr(self, name, None)
+            if isinstance(holder, FrozenParams):
+                setattr(self, name, holder.set_params(**{inner: value}))
+            else:
+                nested[key] = value
+        super().set_params(**nested)  # type: ignore[misc]
+        return self
+
+    def _privacy_model(self) -> PrivacyModel:
+        """Read `eps`, `delta` and `privacy`, checked."""
+        model = self.privacy
+        if model is not None:
+            if self.eps is not None or self.delta is not None:
+                raise ValueError(
+                    f"Both eps={self.eps!r}, delta={self.delta!r} and privacy={model!r}"
+                    " are given; put the budget into the privacy object."
+                )
+        elif self.eps is None or np.isinf(self.eps):
+            model = SecureAggregation()
+        else:
+            model = CentralDP(eps=self.eps, delta=self.delta)
+        model.validate()
+        return model
+
+    def _entropy(self, model: PrivacyModel) -> Entropy:
+        """Source of noise and sampling; warn if the noise could be repeated."""
+        if self.random_state is None:
+            return OSEntropy()
+        if model.private:
+            warnings.warn(
+                f"random_state={self.random_state!r} makes the noise repeatable: this "
+                "fit is a simulation and guarantees nothing. Use random_state=None for "
+                "a release.",
+                SimulatedPrivacyWarning,
+                stacklevel=4,
+            )
+        if isinstance(self.random_state, (int, np.integer)):
+            return SeededEntropy(int(self.random_state))
+        return SeededEntropy(int(check_random_state(self.random_state).randint(2**31)))
+
+    def _build_mechanism(
+        self,
+        model: PrivacyModel,
+        plan: ReleasePlan,
+        entropy: Entropy,
+        *,
+        split: Literal["split", "joint"] = "split",
+    ) -> SumMechanism:
+        if model.private:
+            _warn_about_use(plan.n_units, self.ledger)
+        return model.mechanism(
+            plan,
+            entropy=entropy.child(_NOISE_STREAM),
+            ledger=self.ledger,
+            split=split,
+            label=type(self).__name__,
+        )
+
+
+# Noise and cohorts come from different streams of one seed.
+_NOISE_STREAM = 0
+
+
+def _warn_about_use(n_units: int, ledger: PrivacyLedger | None) -> None:
+    if n_units < 2:
+        warnings.warn(
+            "eps is set but there is only one client: its data are hidden as a whole, "
+            "so that only noise is left. Pass client_ids or a list of clients.",
+            PrivacyWarning,
+            stacklevel=5,
+        )
+    if ledger is None and inside_model_selection():
+        warnings.warn(
+            "Each candidate and fold of a search on private data spends eps again, and "
+            "nobody adds it up. Pass ledger=PrivacyLedger(...) to count it, or search "
+            "on public data.",
+            PrivacyWarning,
+            stacklevel=5,
+        )

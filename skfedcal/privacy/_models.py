@@ -1,0 +1,215 @@
+"""Privacy models: who is protected from whom, and at what price.
+
+An estimator's `privacy` is one of these objects. Each is turned into a mechanism before
+any client is contacted.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from skfedcal._params import FrozenParams
+from skfedcal.exceptions import PrivacyWarning
+from skfedcal.privacy._mechanisms import ExactSum, LatticeGaussian, SumMechanism
+
+if TYPE_CHECKING:
+    from skfedcal.privacy._entropy import Entropy
+    from skfedcal.privacy._ledger import PrivacyLedger
+
+Unit = Literal["client", "example"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePlan:
+    """What a run will release, as far as it is public beforehand.
+
+    Parameters
+    ----------
+    n_units : int
+        Clients, or examples, among which one hides.
+    n_releases : int
+        Noisy sums released in all.
+    n_participations : int
+        How many of them one client can be part of.
+    sampling_rate : float
+        Chance of a client to be in a round, for Poisson sampling; else 1.
+    n_values : int
+        Numbers per release.
+    """
+
+    n_units: int
+    n_releases: int
+    n_participations: int
+    sampling_rate: float
+    n_values: int
+
+
+class PrivacyModel(Protocol):
+    """A kind of guarantee; `unit` is what it hides."""
+
+    @property
+    def unit(self) -> Unit:
+        """What the guarantee is about."""
+
+    @property
+    def private(self) -> bool:
+        """Whether noise is added."""
+
+    def validate(self) -> None:
+        """Raise for a value that cannot be."""
+
+    def mechanism(
+        self,
+        plan: ReleasePlan,
+        *,
+        entropy: Entropy,
+        ledger: PrivacyLedger | None,
+        split: Literal["split", "joint"],
+        label: str,
+    ) -> SumMechanism:
+        """Build the mechanism of one run."""
+
+
+@dataclass(frozen=True)
+class SecureAggregation(FrozenParams):
+    """Exact sums over clients and no noise: what ``eps=None`` means.
+
+    The server sees the sum and no client's contribution by itself. The sum may still
+    tell something about a client: this is not differential privacy.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator
+    >>> from skfedcal.privacy import SecureAggregation
+    >>> FedTempCalibrator(privacy=SecureAggregation()).privacy
+    SecureAggregation()
+    """
+
+    @property
+    def unit(self) -> Unit:
+        return "client"
+
+    @property
+    def private(self) -> bool:
+        return False
+
+    def validate(self) -> None:
+        """Nothing can be wrong."""
+
+    def mechanism(self, plan: ReleasePlan, **_: Any) -> ExactSum:
+        """Build the mechanism of one run."""
+        return ExactSum(n_clients=plan.n_units)
+
+
+@dataclass(frozen=True)
+class CentralDP(FrozenParams):
+    """Differential privacy with a server that sees exact sums and adds the noise.
+
+    Parameters
+    ----------
+    eps : float
+        Budget of the whole fit.
+    delta : float, default=None
+        Chance that the bound does not hold; None is ``min(1e-5, 1 / (10 K))`` for K
+        clients.
+    accountant : {'auto', 'gdp', 'pld', 'zcdp'}, default='auto'
+        'gdp' is exact for full participation; 'pld' also counts Poisson sampling and
+        needs ``pip install "skfedcal[accounting]"``; 'zcdp' is the looser accounting
+        of the paper; 'auto' takes the tightest that is valid.
+    unit : {'client', 'example'}, default='client'
+        What is hidden: all rows of a client, or one row. One person with several rows
+        is protected as a whole only by 'client'.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator
+    >>> from skfedcal.privacy import CentralDP
+    >>> FedTempCalibrator(privacy=CentralDP(1.0, accountant="zcdp")).privacy.eps
+    1.0
+    """
+
+    eps: float
+    delta: float | None = None
+    accountant: Literal["auto", "gdp", "pld", "zcdp"] = "auto"
+    unit: Unit = "client"
+
+    @property
+    def private(self) -> bool:
+        return True
+
+    def validate(self) -> None:
+        """Raise for a value that cannot be."""
+        if not _is_real(self.eps) or not 0 < self.eps < float("inf"):
+            raise ValueError(
+                f"eps={self.eps!r} is not a privacy budget; pass a finite number > 0, "
+                "or eps=None for no privacy."
+            )
+        if self.delta is not None and (
+            not _is_real(self.delta) or not 0 < self.delta < 1
+        ):
+            raise ValueError(
+                f"delta={self.delta!r} is out of range; pass 0 < delta < 1, or None."
+            )
+        for name, value, allowed in (
+            ("accountant", self.accountant, ("auto", "gdp", "pld", "zcdp")),
+            ("unit", self.unit, ("client", "example")),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name}={value!r} is unknown; pass one of {allowed}.")
+
+    def mechanism(
+        self,
+        plan: ReleasePlan,
+        *,
+        entropy: Entropy,
+        ledger: PrivacyLedger | None,
+        split: Literal["split", "joint"] = "split",
+        label: str = "fit",
+    ) -> LatticeGaussian:
+        """Build the mechanism of one run."""
+        from skfedcal.privacy._accounting import calibrate
+        from skfedcal.privacy._ledger import PrivacyLedger
+
+        noise = calibrate(
+            float(self.eps),
+            self._delta(plan.n_units),
+            n_rounds=plan.n_participations,
+            sampling_rate=plan.sampling_rate,
+            accountant=self.accountant,
+            n_values=plan.n_values,
+        )
+        return LatticeGaussian(
+            noise,
+            entropy=entropy,
+            ledger=PrivacyLedger() if ledger is None else ledger,
+            n_units=plan.n_units,
+            n_releases=plan.n_releases,
+            n_values=plan.n_values,
+            unit=self.unit,
+            split=split,
+            label=label,
+        )
+
+    def _delta(self, n_units: int) -> float:
+        if self.delta is None:
+            return min(1e-5, 1 / (10 * n_units))
+        if n_units > 1 and self.delta >= 1 / n_units:
+            raise ValueError(
+                f"delta={self.delta:g} allows to publish one of the {n_units} "
+                f"{self.unit}s outright; pass a delta far below 1/{n_units}, or None."
+            )
+        if n_units > 1 and self.delta > 1 / (10 * n_units):
+            warnings.warn(
+                f"delta={self.delta:g} is large for {n_units} {self.unit}s; a value "
+                f"below {1 / (10 * n_units):g} is usual.",
+                PrivacyWarning,
+                stacklevel=2,
+            )
+        return float(self.delta)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
