@@ -99,7 +99,7 @@ def classwise_calls(y: np.ndarray, proba: np.ndarray) -> dict[str, Call]:
 def score_calls(y: np.ndarray, proba: np.ndarray) -> dict[str, dict[str, Call]]:
     """Return calls of the proper scores and of the floor."""
     labels = np.arange(proba.shape[1])
-    pairs = {
+    pairs: dict[str, tuple[Callable[..., float], Callable[..., float]]] = {
         "brier": (metrics.brier_score, brier_score_loss),
         "nll": (metrics.negative_log_likelihood, log_loss),
     }

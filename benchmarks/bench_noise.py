@@ -1,14 +1,16 @@
-"""Time per value of integer noise, against opendp's exact samplers.
+"""Time per value of integer noise, next to the exact samplers of opendp."""
 
-Run ``python benchmarks/bench_noise.py [--json FILE] [--n 256000]``.
-"""
-
-import argparse
-import json
-import platform
 import time
+from collections.abc import Callable
+from functools import partial
 
-import numpy as np
+from benchmarks._harness import (  # isort: skip  (sets the number of threads)
+    arguments,
+    cpu_best,
+    optional,
+    print_table,
+    write_json,
+)
 
 from skfedcal.privacy import _samplers
 from skfedcal.privacy._entropy import OSEntropy, SeededEntropy
@@ -21,40 +23,31 @@ from skfedcal.privacy._samplers import (
     discrete_laplace,
 )
 
-# opendp is slow: fewer values, the same time per value.
+# opendp takes a long time: fewer values, counted per value.
 N_OPENDP = 20_000
 
-
-def microseconds(draw, n, repeats):
-    """Return the best time per value."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        draw(n)
-        times.append(time.perf_counter() - start)
-    return min(times) / n * 1e6
+Draw = Callable[[int], object]
 
 
-def opendp_sampler(kind, scale):
+def opendp_sampler(kind: str, scale: float) -> Draw | None:
     """Return opendp's sampler on integers, or None without opendp."""
-    try:
-        import opendp.prelude as dp
-    except ImportError:
+    dp = optional("opendp.prelude")
+    if dp is None:
         return None
     dp.enable_features("contrib")
     domain = dp.vector_domain(dp.atom_domain(T="i64"))
-    if kind == "gaussian":
-        mechanism = (domain, dp.l2_distance(T="i64")) >> dp.m.then_gaussian(scale)
-    else:
+    if kind == "laplace":
         mechanism = (domain, dp.l1_distance(T="i64")) >> dp.m.then_laplace(scale)
+    else:
+        mechanism = (domain, dp.l2_distance(T="i64")) >> dp.m.then_gaussian(scale)
     return lambda n: mechanism([0] * n)
 
 
-def first_use():
-    """Return the time to build each table, in ms."""
+def table_seconds() -> dict[str, float]:
+    """Return the time that the first draw of each law spends on its tables."""
     builders = {
         "gaussian": _samplers._gaussian_table,
-        "laplace": lambda: _samplers._geometric_tables(float(LAPLACE_SCALE)),
+        "laplace": partial(_samplers._geometric_tables, float(LAPLACE_SCALE)),
     }
     _samplers._gaussian_table.cache_clear()
     _samplers._geometric_tables.cache_clear()
@@ -62,61 +55,51 @@ def first_use():
     for name, build in builders.items():
         start = time.perf_counter()
         build()
-        times[name] = (time.perf_counter() - start) * 1e3
+        times[name] = time.perf_counter() - start
     return times
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", help="file for the results")
-    parser.add_argument("--n", type=int, default=256_000, help="values per draw")
-    parser.add_argument("--repeats", type=int, default=7)
-    args = parser.parse_args()
-
-    tables = first_use()
-    laws = {
-        "gaussian": (discrete_gaussian, "gaussian", GAUSSIAN_SIGMA),
-        "gaussian base": (discrete_gaussian_base, "gaussian", GAUSSIAN_BASE_SIGMA),
-        "laplace": (
-            lambda n, entropy: discrete_laplace(n, LAPLACE_SCALE, entropy),
-            "laplace",
-            LAPLACE_SCALE,
-        ),
+def measure(law: str, scale: float, n: int, seconds: float) -> dict[str, object]:
+    """Return microseconds per value of one law."""
+    draws = {
+        "gaussian": discrete_gaussian,
+        "gaussian base": discrete_gaussian_base,
+        "laplace": lambda n, entropy: discrete_laplace(n, scale, entropy),
     }
-    rows = []
-    for name, (draw, kind, scale) in laws.items():
-        row = {"law": name, "scale": float(scale)}
-        for entropy in (OSEntropy(), SeededEntropy(0)):
-            label = "os" if entropy.secure else "seeded"
-            row[f"{label}_us"] = microseconds(
-                lambda n, draw=draw, entropy=entropy: draw(n, entropy),
-                args.n,
-                args.repeats,
-            )
-        theirs = opendp_sampler(kind, float(scale))
-        row["opendp_us"] = theirs and microseconds(theirs, N_OPENDP, 3)
-        row["opendp_over_os"] = theirs and row["opendp_us"] / row["os_us"]
-        rows.append(row)
+    calls: dict[str, Callable[[], object]] = {
+        "os": partial(draws[law], n, OSEntropy()),
+        "seeded": partial(draws[law], n, SeededEntropy(0)),
+    }
+    sizes = {"os": n, "seeded": n, "opendp": N_OPENDP}
+    if theirs := opendp_sampler(law, scale):
+        calls["opendp"] = partial(theirs, N_OPENDP)
+    best = cpu_best(calls, seconds=seconds)
+    row: dict[str, object] = {"law": law, "scale": scale, "n": n}
+    row |= {f"{name} us": best[name] / sizes[name] * 1e6 for name in best}
+    if theirs:
+        row["opendp/os"] = best["opendp"] / N_OPENDP / (best["os"] / n)
+    return row
 
-    print(f"us per value, n={args.n}")
-    columns = ["os_us", "seeded_us", "opendp_us", "opendp_over_os"]
-    print(f"{'law':<14}" + "".join(f"{column:>16}" for column in columns))
-    for row in rows:
-        cells = ("-" if row[c] is None else f"{row[c]:.3f}" for c in columns)
-        print(f"{row['law']:<14}" + "".join(f"{cell:>16}" for cell in cells))
-    print("tables, ms: " + ", ".join(f"{k} {v:.1f}" for k, v in tables.items()))
-    if args.json:
-        result = {
-            "benchmark": "noise",
-            "n": args.n,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "machine": platform.machine(),
-            "table_ms": tables,
-            "rows": rows,
-        }
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=2)
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = arguments("noise", __doc__)
+    parser.add_argument("--n", type=int, default=256_000, help="values per draw")
+    options = parser.parse_args()
+    tables = table_seconds()
+    laws = {
+        "gaussian": GAUSSIAN_SIGMA,
+        "gaussian base": float(GAUSSIAN_BASE_SIGMA),
+        "laplace": float(LAPLACE_SCALE),
+    }
+    rows = [
+        measure(law, scale, options.n, options.seconds) for law, scale in laws.items()
+    ]
+    print_table(rows)
+    for name, value in tables.items():
+        print(f"tables of the {name} law: {value * 1e3:.1f} ms")
+    first = [{"law": name, "table ms": value * 1e3} for name, value in tables.items()]
+    write_json(options.out, [*rows, *first])
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 import functools
 import sys
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.metadata_routing import _routing_enabled as routing_enabled
+from sklearn.utils.metaestimators import _safe_split as safe_split
+from sklearn.utils.validation import _check_method_params as check_method_params
 
 try:  # scikit-learn >= 1.9
     from sklearn.callback import CallbackSupportMixin
@@ -37,19 +41,38 @@ __all__ = [
     "HasMethods",
     "Interval",
     "StrOptions",
+    "check_method_params",
     "fit_context",
+    "fit_subtask",
     "inside_model_selection",
+    "routing_enabled",
+    "safe_split",
 ]
+
+# Modules that fit one estimator several times on the same rows.
+_REPEATED_FITS = ("sklearn.model_selection", "skfedcal.compose._crossfit")
 
 # `_fit_context` validates the parameters and, since 1.9, tears callbacks down.
 fit_context = functools.partial(_fit_context, prefer_skip_nested_validation=False)
 
 
+@contextmanager
+def fit_subtask(context, name, owner, estimator):
+    """Show the fit of an inner `estimator` to the callbacks of `owner`."""
+    step = context.subcontext(task_name=name)
+    # An estimator without support for callbacks goes without; no warning is due.
+    supported = hasattr(estimator, "set_callbacks")
+    with step.propagate_callback_context(estimator) if supported else nullcontext():
+        step.call_on_fit_task_begin(estimator=owner)
+        yield
+        step.call_on_fit_task_end(estimator=owner)
+
+
 def inside_model_selection():
-    """Tell whether a search or cross-validation of scikit-learn is calling."""
+    """Tell whether a search or cross-validation is calling, scikit-learn's or ours."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("sklearn.model_selection"):
+        if frame.f_globals.get("__name__", "").startswith(_REPEATED_FITS):
             return True
         frame = frame.f_back
     return False

@@ -31,7 +31,8 @@ class ClassHistograms:
     n_bins : int, default=15
         Equal-width bins of [0, 1].
     clip_positive, clip_negative : float, default=None
-        L2 bounds on a client's two sets of counts.
+        L2 bounds on a client's two sets of counts; a client beyond either of them is
+        scaled down as a whole.
     per_class : bool, default=False
         Clip each class by itself, as Algorithm 1 of the paper prints it; the bound on
         the whole grows with the square root of the number of classes.
@@ -78,7 +79,18 @@ class ClassHistograms:
             own, total = self._count(block)
             positive[block.clients] += own.astype(dtype, copy=False)
             negative[block.clients] += (total - own).astype(dtype, copy=False)
-        return {"positive": positive, "negative": negative}
+        if self.clip_positive is None or self.clip_negative is None or self.per_class:
+            return {"positive": positive, "negative": negative}
+        # Both sets are shortened by the same factor, the larger of the two needed, so
+        # that clipping leaves the frequencies of a client as they are.
+        factor = 1 / np.maximum(
+            np.maximum(
+                _norms(positive) / self.clip_positive,
+                _norms(negative) / self.clip_negative,
+            ),
+            1.0,
+        )
+        return {"positive": positive * factor, "negative": negative * factor}
 
     def update(
         self, state: HistogramState, total: Sums, n_clients: int
@@ -119,9 +131,19 @@ class ClassHistograms:
         return own.reshape(shape), total.reshape(shape)
 
 
+def _norms(counts: Array) -> Array:
+    """L2 norm of each client's counts, with two axes to multiply them by."""
+    # Not reshape(n, -1), which fails for a cohort without clients.
+    shape = (len(counts), counts.shape[1] * counts.shape[2])
+    flat = counts.reshape(shape).astype(np.float64)
+    return np.sqrt(np.einsum("ij,ij->i", flat, flat))[:, None, None]
+
+
 def softmax64(rows: Array) -> Array:
     """Softmax in float64 whatever the input, as bins are defined."""
-    return _logits.softmax(_logits.center(rows.astype(np.float64, copy=False)))
+    # One layout, so that a row is added up in the same order in any array.
+    rows = rows.astype(np.float64, order="C", copy=False)
+    return _logits.softmax(_logits.center(rows))
 
 
 def bin_index(proba: Array, n_bins: int) -> Array:

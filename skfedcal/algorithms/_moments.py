@@ -33,19 +33,22 @@ class LossDerivatives:
 
     def __call__(
         self, rows: Array, labels: Array, beta: Any, order: int = 2
-    ) -> list[Array]:
-        """Derivatives 1 to `order` (at most 5) at `beta`, one number or one per row."""
+    ) -> Array:
+        """Derivatives 1 to `order` (at most 5) at `beta`, one number or one per row.
+
+        Returns
+        -------
+        ndarray of shape (order, n_rows)
+        """
         gaps, power, by_column = self._gaps(rows)
         np.multiply(gaps, self._per_row(beta, by_column), out=power)
         np.exp(power, out=power)
-        total = _row_sums(power, by_column)
-        raw = []
-        for _ in range(order):
+        total = _row_sums(power, by_column).astype(np.float64)
+        raw = np.empty((order, len(labels)))
+        for moment in raw:
             np.multiply(power, gaps, out=power)
-            raw.append(_row_sums(power, by_column) / total)
-        index = np.arange(len(labels))
-        own = gaps[labels, index] if by_column else gaps[index, labels]
-        return [raw[0] - own, *_cumulants(raw)]
+            np.divide(_row_sums(power, by_column), total, out=moment)
+        return _cumulants(raw, _own(gaps, labels, by_column))
 
     def _gaps(self, rows: Array) -> tuple[Array, Array, bool]:
         """Rows minus their maximum, a buffer of the same shape, and the layout."""
@@ -71,30 +74,48 @@ class LossDerivatives:
         return beta if by_column or beta.ndim == 0 else beta[:, None]
 
 
+def _own(gaps: Array, labels: Array, by_column: bool) -> Array:
+    """Entry of each row's own class; one index is faster than two."""
+    n_rows = len(labels)
+    flat = labels.astype(np.intp)
+    if by_column:
+        flat *= n_rows
+        flat += np.arange(n_rows)
+    else:
+        flat += np.arange(0, gaps.size, gaps.shape[1])
+    return gaps.ravel().take(flat)
+
+
 def _row_sums(values: Array, by_column: bool) -> Array:
-    sums = values.sum(axis=0) if by_column else np.einsum("ij->i", values)
-    return sums.astype(np.float64, copy=False)
+    if not by_column:
+        return np.einsum("ij->i", values)
+    if values.shape[1] == 1:
+        # numpy adds up a lone column pairwise, but several entry after entry.
+        return values.cumsum()[-1:]
+    return np.add.reduce(values, axis=0)
 
 
-def _cumulants(raw: list[Array]) -> list[Array]:
-    """Cumulants 2, 3, ... from raw moments 1, 2, 3, ..."""
-    out: list[Array] = []
-    if len(raw) < 2:
-        return out
-    mean = raw[0]
-    two = np.maximum(raw[1] - mean * mean, 0.0)
-    out.append(two)
+def _cumulants(raw: Array, own: Array) -> Array:
+    """Raw moments to slope and cumulants, in place."""
+    mean = raw[0].copy()
+    raw[0] -= own
+    if len(raw) == 1:
+        return raw
+    square = mean * mean
+    two = raw[1]
+    two -= square
+    np.maximum(two, 0.0, out=two)
     if len(raw) > 2:
-        three = raw[2] - mean * (3 * two + mean * mean)
-        out.append(three)
+        three = raw[2]
+        three -= mean * (3 * two + square)
     if len(raw) > 3:
         # Central moment 4 = raw 4 - 4 m c3 - 6 m^2 c2 - m^4; cumulant 4 = c4 - 3 c2^2.
-        square = mean * mean
-        four = raw[3] - 4 * mean * three - square * (6 * two + square)
-        out.append(four - 3 * two * two)
+        four = raw[3]
+        four -= 4 * mean * three + square * (6 * two + square)
     if len(raw) > 4:
-        five = raw[4] - mean * (
-            5 * four + mean * (10 * three + mean * (10 * two + square))
-        )
-        out.append(five - 10 * two * three)
-    return out
+        five = raw[4]
+        five -= mean * (5 * four + mean * (10 * three + mean * (10 * two + square)))
+        five -= 10 * two * three
+    if len(raw) > 3:
+        four -= 3 * two * two
+    return raw

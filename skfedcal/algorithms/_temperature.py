@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import exp, factorial, log
+from math import exp, factorial, log, log1p
 
 import numpy as np
 
@@ -14,13 +14,16 @@ from skfedcal.data._dataset import FederatedDataset
 # T lies in [exp(-LOG_BOUND), exp(LOG_BOUND)] = [1e-4, 1e4].
 LOG_BOUND = log(1e4)
 
-# Derivatives sent. Five make one pass over all rows enough after a start from a sample.
-_ORDER = 5
-
 # One row in 32, then one in 4, brings the start close; a sample this small is skipped.
 _STAGES = (32, 4, 1)
 _MIN_ROWS = 200
+# A step in log(beta) this short ends a sample: more is below its own random error.
+_NEAR = {32: 0.3, 4: 0.1}
 _MAX_SAMPLE_ROUNDS = 4
+
+# Slope and curvature per row below which the loss is flat, well above the resolution
+# of what is sent: rows that are all right pull T to 0 with ever smaller slopes.
+_FLAT = 1e-9
 
 # Below this many entries float32 input is worked on in float64, to a tighter
 # tolerance: rounding does not average out over so few rows, and time does not matter.
@@ -86,7 +89,7 @@ class TemperatureNewton:
 
     def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
         return {
-            "slopes": BlockSpec((_ORDER,)),
+            "slopes": BlockSpec((_order(int(broadcast["stage"])),)),
             "sizes": BlockSpec((2,), kind="count"),
         }
 
@@ -95,11 +98,14 @@ class TemperatureNewton:
         dtype = np.float64 if broadcast["precise"] else clients.rows.dtype
         used = hash_sample(clients, stage) if stage > 1 else clients
         derivatives = LossDerivatives(dtype)
-        slopes = np.zeros((len(clients), _ORDER))
+        order = _order(stage)
+        slopes = np.zeros((len(clients), order))
         for block in used.blocks():
-            values = derivatives(block.rows, block.labels, beta, _ORDER)
-            for j, value in enumerate(values):
-                slopes[block.clients, j] += block.sum_by_client(value)
+            values = derivatives(block.rows, block.labels, beta, order)
+            slopes[block.clients] += block.sum_by_client(values)
+        # Derivatives in x, where beta * (1 + x) is the next point: whatever the scale
+        # of the logits, they are neither too large nor too small to be sent.
+        slopes *= beta ** np.arange(1, order + 1)
         cells = clients.sizes * clients.rows.shape[1]
         return {"slopes": slopes, "sizes": np.column_stack([cells, used.sizes])}
 
@@ -110,10 +116,10 @@ class TemperatureNewton:
         precise = bool(n_cells <= _SMALL)
         if state.stage > 1 and n_used < _MIN_ROWS:
             return replace(state, stage=_after(state.stage), precise=precise)
-        moved = newton_step(state, total["slopes"])
+        moved = newton_step(state, total["slopes"], floor=_FLAT * n_used)
         moved = replace(moved, precise=precise, stage_rounds=state.stage_rounds + 1)
-        rounds_left = moved.stage_rounds < _MAX_SAMPLE_ROUNDS
-        if state.stage == 1 or (rounds_left and moved.error > 1e-3):
+        far = abs(log(moved.beta / state.beta)) > _NEAR.get(state.stage, 0.0)
+        if state.stage == 1 or (far and moved.stage_rounds < _MAX_SAMPLE_ROUNDS):
             return moved
         # Bracket and error belong to the sample: start anew with more rows.
         bound = LOG_BOUND - 1.0
@@ -124,59 +130,73 @@ class TemperatureNewton:
         return state.stage == 1 and (state.flat or state.error <= state.tol)
 
 
-def newton_step(state: TemperatureState, slopes: Array) -> TemperatureState:
-    """Move `beta` toward the root of the slope, inside the bracket."""
+def newton_step(
+    state: TemperatureState, slopes: Array, floor: float = 0.0
+) -> TemperatureState:
+    """Move `beta` toward the root of the slope, inside the bracket.
+
+    `slopes` are derivatives in the relative change of `beta`; the first two say nothing
+    if they are at most `floor`.
+    """
     here = log(state.beta)
-    # Derivatives in x, where beta = state.beta * (1 + x).
-    scaled = slopes * state.beta ** np.arange(1.0, len(slopes) + 1)
-    if scaled[0] == 0:
-        return replace(state, error=0.0, flat=bool(scaled[1] <= 0))
-    low, high = (here, state.high) if scaled[0] < 0 else (state.low, here)
+    scaled = [float(s) for s in slopes]
+    slope, curvature = scaled[:2]
+    if max(abs(slope), curvature) <= floor:
+        return replace(state, error=0.0, flat=True)
+    if slope == 0:
+        return replace(state, error=0.0)
+    low, high = (here, state.high) if slope < 0 else (state.low, here)
     x, error = _taylor_root(scaled)
-    target = here + np.log1p(x) if error < 0.1 else here + _log_newton(scaled)
+    if error < 0.1:
+        target = here + log1p(x)
+    else:
+        target = here + _log_newton(slope, curvature)
     if not low < target < high:
-        outside = target <= low if scaled[0] > 0 else target >= high
-        at_bound = abs(abs(low if scaled[0] > 0 else high) - LOG_BOUND) < 1e-12
-        target = (low + high) / 2
-        if outside and at_bound:
-            target, error = (low, np.inf) if scaled[0] > 0 else (high, np.inf)
-            # The slope still points outward at the bound: nothing more to gain.
-            if abs(target - here) < 1e-9:
-                return replace(state, error=0.0)
+        end = low if slope > 0 else high
+        error = np.inf
+        if abs(end) < LOG_BOUND:
+            target = (low + high) / 2
+        elif abs(end - here) < 1e-9:
+            # At the bound the slope still points outward: nothing more to gain.
+            return replace(state, error=0.0)
         else:
-            error = np.inf
-    return replace(state, beta=exp(target), low=low, high=high, error=float(error))
+            target = end
+    return replace(state, beta=exp(target), low=low, high=high, error=error)
 
 
-def _taylor_root(scaled: Array) -> tuple[float, float]:
+def _taylor_root(scaled: list[float]) -> tuple[float, float]:
     """Root of the Taylor polynomial of the slope, and the error of taking it."""
     if not scaled[1] > 0:
         return 0.0, np.inf
-    terms = scaled / [factorial(i) for i in range(len(scaled))] / scaled[1]
+    terms = [s / factorial(i) / scaled[1] for i, s in enumerate(scaled)]
     x = -terms[0]
     for _ in range(8):
         if not abs(x) < 0.3:
             return 0.0, np.inf
-        powers = x ** np.arange(len(terms))
-        derivative = terms[1:] @ (np.arange(1, len(terms)) * powers[:-1])
+        value = derivative = 0.0
+        for term in reversed(terms):
+            derivative = derivative * x + value
+            value = value * x + term
         if derivative < 0.2:
             return 0.0, np.inf
-        x -= (terms @ powers) / derivative
+        x -= value / derivative
     # The first term left out is about |x| times the last ones kept.
-    tail = max(abs(terms[-1] * x ** (len(terms) - 1)), abs(terms[-2] * x**4))
-    return (float(x), float(2 * abs(x) * tail)) if abs(x) < 0.3 else (0.0, np.inf)
+    power = len(terms) - 1
+    last = abs(terms[-1] * x**power)
+    before = abs(terms[-2] * x**power)
+    return (x, 2 * abs(x) * max(last, before)) if abs(x) < 0.3 else (0.0, np.inf)
 
 
-def _log_newton(scaled: Array) -> float:
+def _log_newton(slope: float, curvature: float) -> float:
     """Newton step in ``log(beta)``, at most 2 long."""
-    slope, curvature = scaled[0], scaled[1] + scaled[0]
-    if curvature > 0 and slope <= 2 * curvature:
-        step = -slope / curvature
-    elif scaled[1] > 0:
-        step = np.log(max(1 - slope / scaled[1], 0.25))
+    bend = curvature + slope
+    if bend > 0 and slope <= 2 * bend:
+        step = -slope / bend
+    elif curvature > 0:
+        step = log(max(1 - slope / curvature, 0.25))
     else:
-        step = -2.0 * np.sign(slope)
-    return float(np.clip(step, -2.0, 2.0))
+        step = -2.0 if slope > 0 else 2.0
+    return min(max(step, -2.0), 2.0)
 
 
 def hash_sample(clients: FederatedDataset, step: int) -> FederatedDataset:
@@ -185,6 +205,11 @@ def hash_sample(clients: FederatedDataset, step: int) -> FederatedDataset:
     bits = np.ascontiguousarray(clients.rows[:, 0], dtype=np.float64).view(np.uint64)
     keep = bits * np.uint64(0x9E3779B97F4A7C15) < np.uint64(2**64 // step)
     return clients.keep_rows(keep)
+
+
+def _order(stage: int) -> int:
+    """Derivatives sent: five make one pass over all rows enough after a good start."""
+    return 5 if stage == 1 else 3
 
 
 def _after(stage: int) -> int:

@@ -13,6 +13,10 @@ from skfedcal.data._dataset import FederatedDataset
 # Local optima of clients whose rows are all right (or all wrong) lie at infinity.
 LOCAL_BOUND = float(np.log(20.0))
 
+# Derivatives used, and the error in log(T) at which a client is done.
+_ORDER = 3
+_TOLERANCE = 1e-7
+
 
 @dataclass(frozen=True, slots=True)
 class AverageState:
@@ -23,7 +27,8 @@ class AverageState:
 
     @property
     def converged(self) -> bool:
-        return self.rounds > 0
+        inside = abs(np.log(self.temperature)) < LOCAL_BOUND - 1e-6
+        return self.rounds > 0 and bool(inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +63,11 @@ class TemperatureAverage:
         return blocks
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
-        own = local_temperatures(clients)
-        update = np.where(clients.sizes > 0, own - broadcast["temperature"], 0.0)
+        own, filled = local_temperatures(clients), clients.filled
+        update = np.where(filled, own - broadcast["temperature"], 0.0)
         answer = {"update": update[:, None]}
         if self.clip is None:
-            answer["filled"] = np.minimum(clients.sizes, 1)[:, None]
+            answer["filled"] = filled.astype(np.int64)[:, None]
         return answer
 
     def update(self, state: AverageState, total: Sums, n_clients: int) -> AverageState:
@@ -78,13 +83,13 @@ class TemperatureAverage:
         return False
 
 
-def local_temperatures(
-    clients: FederatedDataset, *, tol: float = 1e-7, max_iter: int = 60
-) -> Array:
+def local_temperatures(clients: FederatedDataset, *, max_iter: int = 60) -> Array:
     """NLL-optimal temperature of each client by itself, all clients at once.
 
-    Safeguarded Newton steps in ``log(1 / T)`` on the clients that still move. Clients
-    whose rows are all right or all wrong end at a bound (0.05 or 20), empty ones at 1.
+    Steps to the root of the expanded slope, inside a bracket, for the clients that
+    still move. Clients whose rows are all right or all wrong end at a bound (0.05 or
+    20), or on the way there where their loss is zero in floating point; empty ones
+    end at 1.
     """
     log_beta = np.zeros(len(clients))
     low = np.full(len(clients), -LOCAL_BOUND)
@@ -94,30 +99,43 @@ def local_temperatures(
         if not active.size:
             break
         here = log_beta[active]
-        slope, curvature = _own_slopes(clients, active, np.exp(here))
-        low[active] = np.where(slope < 0, here, low[active])
-        high[active] = np.where(slope > 0, here, high[active])
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            target = here - slope / curvature
-        good = (curvature > 0) & (target > low[active]) & (target < high[active])
-        target = np.where(good, target, (low[active] + high[active]) / 2)
-        target = np.where(slope == 0, here, target)
+        slopes = _own_slopes(clients, active, np.exp(here))
+        low[active] = np.where(slopes[0] < 0, here, low[active])
+        high[active] = np.where(slopes[0] > 0, here, high[active])
+        target, error = _step(here, slopes, low[active], high[active])
         log_beta[active] = target
-        active = active[np.abs(target - here) > tol]
+        active = active[error > _TOLERANCE]
     return np.exp(-log_beta)
 
 
-def _own_slopes(
-    clients: FederatedDataset, active: Array, beta: Array
-) -> tuple[Array, Array]:
-    """First two derivatives of each active client's loss in ``log(1 / T)``."""
+def _own_slopes(clients: FederatedDataset, active: Array, beta: Array) -> Array:
+    """First derivatives of each active client's loss in ``beta``, times its powers."""
     part = clients if len(active) == len(clients) else clients.select(active)
-    sums = np.zeros((len(active), 2))
-    derivatives = LossDerivatives(np.float64)
+    sums = np.zeros((len(active), _ORDER))
+    derivatives = LossDerivatives(clients.rows.dtype)
     for block in part.blocks():
         per_row = np.repeat(beta[block.clients], np.diff(block.offsets))
-        values = derivatives(block.rows, block.labels, per_row, 2)
-        for j, value in enumerate(values):
-            sums[block.clients, j] += block.sum_by_client(value)
-    slope = beta * sums[:, 0]
-    return slope, beta**2 * sums[:, 1] + slope
+        values = derivatives(block.rows, block.labels, per_row, _ORDER)
+        sums[block.clients] += block.sum_by_client(values)
+    return (sums * beta[:, None] ** np.arange(1, _ORDER + 1)).T
+
+
+def _step(here: Array, slopes: Array, low: Array, high: Array) -> tuple[Array, Array]:
+    """Next ``log(beta)`` of each client and an estimate of its error."""
+    with np.errstate(all="ignore"):
+        # Slope in x at beta (1 + x): a + b x + c x^2 / 2, scaled to b = 1.
+        a, c = slopes[0] / slopes[1], slopes[2] / slopes[1]
+        x = -2 * a / (1 + np.sqrt(np.maximum(1 - 2 * a * c, 0.0)))
+        near = (slopes[1] > 0) & (np.abs(x) < 0.3) & (2 * a * c < 0.8)
+        bend = slopes[1] + slopes[0]
+        # No root of the parabola: the slope fades toward infinity, and so would steps.
+        good = (bend > 0) & (2 * a * c < 1)
+        newton = np.where(good, -slopes[0] / bend, np.nan)
+        target = here + np.where(near, np.log1p(x), newton)
+        # The cubic term left out is of the order of the quadratic one times x.
+        error = np.abs(x) ** 3 * np.maximum(np.abs(c), 1.0)
+    inside = (target > low) & (target < high)
+    target = np.where(inside, target, (low + high) / 2)
+    error = np.where(near & inside, error, high - low)
+    flat = slopes[0] == 0
+    return np.where(flat, here, target), np.where(flat, 0.0, error)

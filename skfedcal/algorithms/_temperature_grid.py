@@ -69,10 +69,8 @@ class TemperatureGrid:
         for block in clients.blocks():
             for i, log_beta in enumerate(broadcast["log_beta"]):
                 beta = np.exp(log_beta)
-                for j, value in enumerate(
-                    derivatives(block.rows, block.labels, beta, order)
-                ):
-                    out[block.clients, i, j] += block.sum_by_client(value)
+                values = derivatives(block.rows, block.labels, beta, order)
+                out[block.clients, i] += block.sum_by_client(values)
         if self.clip is not None:
             out /= np.maximum(clients.sizes, 1)[:, None, None]
         return {"slopes": out}
@@ -93,7 +91,8 @@ def _quintic_root(grid: Array, slopes: Array) -> GridState:
     # Slope of the loss in log(beta) with two derivatives, by the chain rule.
     values = np.column_stack([first, second + first, third + 3 * second + first])
     rising = np.flatnonzero((first[:-1] < 0) & (first[1:] >= 0))
-    if not rising.size:
+    # A slope that fades to zero and never rises above it has no root.
+    if not rising.size or not (first > 0).any():
         # A flat end (all zero) is no optimum either; the middle of it is T = 1.
         end = 0.0 if not first.any() else (grid[0] if first[-1] > 0 else grid[-1])
         return GridState(float(np.exp(end)), rounds=1)

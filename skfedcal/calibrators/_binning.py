@@ -1,5 +1,6 @@
 """Federated histogram binning."""
 
+import warnings
 from numbers import Integral, Real
 
 import numpy as np
@@ -9,9 +10,14 @@ from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.algorithms import ClassHistograms
 from skfedcal.algorithms._binning import bin_index, softmax64
 from skfedcal.calibrators._base import BaseCalibrator
+from skfedcal.exceptions import CalibrationWarning
 
 # Bound on the positive counts of a client; public, as in the paper's experiments.
 _CLIP_POSITIVE = 10.0
+
+# With fewer rows per bin than this many deviations of the noise, binning raised the log
+# loss on four of the five federations tried.
+_ROWS_PER_NOISE = 10
 
 
 class FedBinCalibrator(BaseCalibrator):
@@ -162,6 +168,23 @@ class FedBinCalibrator(BaseCalibrator):
             return np.exp(self._calibrated_logits(X))
         return super().predict_proba(X)
 
+    def predict_log_proba(self, X):
+        """Logarithm of the calibrated probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_columns)
+            Scores of the form given to `fit`.
+
+        Returns
+        -------
+        log_proba : ndarray of shape (n_samples, n_classes)
+            One column per entry of `classes_`.
+        """
+        if self.normalize == "none":
+            return self._calibrated_logits(X)
+        return super().predict_log_proba(X)
+
     def _make_algorithm(self, setting):
         positive, negative = self._clips(setting)
         return ClassHistograms(
@@ -199,13 +222,37 @@ class FedBinCalibrator(BaseCalibrator):
         weight += np.hypot(state.noise_positive, state.noise_negative)
         middle = (np.arange(self.n_bins) + 0.5) / self.n_bins
         self.positive_, self.negative_ = state.positive, state.negative
-        self.bin_values_ = (positive + weight * middle) / (positive + negative + weight)
+        self._noise_positive, self._noise_negative = (
+            state.noise_positive,
+            state.noise_negative,
+        )
+        values = (positive + weight * middle) / (positive + negative + weight)
+        # Strictly inside (0, 1) also where the prior is lost to rounding.
+        limits = np.finfo(np.float64)
+        self.bin_values_ = np.clip(values, limits.tiny, 1 - limits.epsneg)
+
+    def _after_fit(self, setting):
+        if not setting.private:
+            return
+        noise = np.hypot(self._noise_positive, self._noise_negative)
+        rows = np.maximum(self.positive_ + self.negative_, 0.0).mean()
+        if rows < _ROWS_PER_NOISE * noise:
+            warnings.warn(
+                f"A bin holds {rows:.0f} rows on average and noise of {noise:.0f}: the "
+                "result may be worse than no calibration. Use fewer bins, more clients "
+                "or a larger eps, or FedTempCalibrator.",
+                CalibrationWarning,
+                stacklevel=4,
+            )
 
     def _check_restored(self):
         expected = (len(self.classes_), self.n_bins)
-        inside = ((self.bin_values_ > 0) & (self.bin_values_ < 1)).all()
-        if self.bin_values_.shape != expected or not inside:
-            raise ValueError("bin_values_ has a wrong shape or values outside (0, 1)")
+        for name in self._fitted_names:
+            value = getattr(self, name)
+            if value.shape != expected or value.dtype != np.float64:
+                raise ValueError(f"{name} has a wrong shape or type")
+        if not ((self.bin_values_ > 0) & (self.bin_values_ < 1)).all():
+            raise ValueError("bin_values_ has values outside (0, 1)")
 
     def _calibrate(self, logits):
         bins = bin_index(softmax64(logits), self.n_bins)

@@ -82,7 +82,8 @@ def load(path):
         )
     try:
         return _restore(content)
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError,
+            RecursionError) as error:  # fmt: skip
         raise ValueError(f"{path} is damaged: {error!r}") from error
 
 
@@ -98,6 +99,8 @@ def _restore(content):
     estimator = cls(**params)
     estimator._validate_params()
     classes, order = _decode(content["classes"]), _decode(content["columns"])
+    if classes.ndim != 1 or np.unique(classes).tolist() != classes.tolist():
+        raise ValueError("classes are not sorted and distinct")
     if sorted(order.tolist()) != list(range(len(classes))):
         raise ValueError("columns is not a permutation of the classes")
     estimator._restore_classes(classes, order)
@@ -106,16 +109,38 @@ def _restore(content):
         if key not in known:
             raise ValueError(f"unknown attribute {key!r}")
         setattr(estimator, key, _decode(value))
-    missing = [key for key in cls._fitted_names if key not in content["fitted"]]
+    expected = (*_COMMON, *cls._fitted_names)
+    missing = [key for key in expected if key not in content["fitted"]]
     if missing:
         raise ValueError(f"missing {missing}")
+    if any(type(getattr(estimator, key)) is not int for key in _COMMON):
+        raise ValueError(f"{_COMMON} are not whole numbers")
+    if len(classes) - estimator.n_features_in_ not in (0, 1):
+        raise ValueError("n_features_in_ does not fit the classes")
     report = _decode(content["privacy"])
     for key in ("assumptions", "ledger_ids"):
         report[key] = tuple(report[key])
     estimator.privacy_ = PrivacyReport(**report)
+    _check_report(report, PrivacyReport())
     estimator.history_ = []
     estimator._check_restored()
     return estimator
+
+
+def _check_report(report, default):
+    """Refuse values of another type than the fields of a report have."""
+    for key, value in report.items():
+        usual = type(getattr(default, key))
+        if key == "mu" or usual is float:
+            right = isinstance(value, float) or (key == "mu" and value is None)
+        elif usual is dict:
+            right = all(v is None or isinstance(v, float) for v in value.values())
+        elif usual is tuple:
+            right = all(isinstance(v, str) for v in value)
+        else:
+            right = type(value) is usual
+        if not right:
+            raise ValueError(f"privacy has {key}={value!r}")
 
 
 def _encode(value):
@@ -141,6 +166,8 @@ def _encode(value):
         return value
     if isinstance(value, np.random.RandomState):
         return None
+    if hasattr(value, "__array__"):  # a pandas index or series of class labels
+        return _encode(np.asarray(value))
     raise TypeError(f"{type(value).__name__} cannot be written as JSON.")
 
 

@@ -26,7 +26,7 @@ class FedTempCalibrator(BaseCalibrator):
         Chance that the bound of `eps` does not hold; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
     solver : {'auto', 'newton', 'grid', 'average'}, default='auto'
-        'newton': the exact optimum of the pooled log loss; under `eps` three noisy
+        'newton': the exact optimum of the pooled log loss; under `eps` five noisy
         releases at the server's current value, combined by their known noise. 'grid':
         the same optimum in one round, T in [0.01, 100]. 'average': the mean of the
         clients' own optima, as the paper prints it; biased when clients differ.
@@ -161,8 +161,10 @@ class FedTempCalibrator(BaseCalibrator):
         warnings.warn(text, CalibrationWarning, stacklevel=4)
 
     def _check_restored(self):
-        if not 0 < self.temperature_ < np.inf:
+        if type(self.temperature_) is not float or not 0 < self.temperature_ < np.inf:
             raise ValueError(f"temperature_={self.temperature_!r} is not positive")
+        if type(self.converged_) is not bool:
+            raise ValueError(f"converged_={self.converged_!r} is not true or false")
 
     def _calibrate(self, logits):
         logits /= logits.dtype.type(self.temperature_)

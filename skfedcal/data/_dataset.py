@@ -36,9 +36,9 @@ class Block:
     offsets: Array
 
     def sum_by_client(self, values: Array) -> Array:
-        """Add up `values`, one entry per row, within each client."""
+        """Add up `values` of shape (..., n_rows) to shape (n_clients, ...)."""
         if self.weights is not None:
-            values = (values.T * self.weights).T
+            values = values * self.weights
         return segment_sums(values, self.offsets)
 
 
@@ -64,6 +64,16 @@ class FederatedDataset:
         Where packed row ``i`` lies in `rows`. None when `rows` is packed already;
         otherwise blocks are gathered as they are needed, so that an array in any
         order is used without a copy. `labels` and `weights` are always packed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal import FederatedDataset
+    >>> rows = np.array([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
+    >>> labels, offsets = np.array([0, 1, 0]), np.array([0, 2, 3])
+    >>> clients = FederatedDataset(rows, labels, offsets, ["a", "b"], n_classes=2)
+    >>> len(clients), clients.sizes.tolist()
+    (2, [2, 1])
     """
 
     rows: Array
@@ -85,6 +95,14 @@ class FederatedDataset:
     def sizes(self) -> Array:
         """Number of rows of each client."""
         return np.diff(self.offsets)
+
+    @property
+    def filled(self) -> Array:
+        """Whether each client has a row that counts."""
+        if self.weights is None:
+            return self.sizes > 0
+        start, stop = self.offsets[0], self.offsets[-1]
+        return self.sum_by_client(self.weights[start:stop]) > 0
 
     def slice(self, start: int, stop: int) -> FederatedDataset:
         """Clients ``start`` to ``stop``, as a view."""
@@ -119,11 +137,10 @@ class FederatedDataset:
         where = packed if self.order is None else self.order[packed]
         return replace(
             self,
-            rows=self.rows[where],
             labels=self.labels[packed],
             offsets=np.searchsorted(packed, self.offsets),
             weights=None if self.weights is None else self.weights[packed],
-            order=None,
+            order=where,
         )
 
     def compact(self) -> FederatedDataset:
@@ -168,7 +185,7 @@ class FederatedDataset:
             first += 1
 
     def sum_by_client(self, values: Array) -> Array:
-        """Add up `values`, one entry per packed row, within each client."""
+        """Add up `values` of shape (..., n_rows) to shape (n_clients, ...)."""
         return segment_sums(values, self.offsets - self.offsets[0])
 
     def _block(self, first: int, last: int, start: int, stop: int) -> Block:
@@ -184,11 +201,14 @@ class FederatedDataset:
 
 
 def segment_sums(values: Array, offsets: Array) -> Array:
-    """Sum the entries ``offsets[i]:offsets[i + 1]`` of `values` for each ``i``."""
+    """Sum ``values[..., offsets[i]:offsets[i + 1]]`` for each ``i``, ``i`` first."""
     # Not a difference of running totals: a sum must depend, to the last bit, on its
     # own entries only. reduceat needs non-empty segments.
-    out = np.zeros((len(offsets) - 1, *values.shape[1:]), dtype=values.dtype)
-    filled = np.flatnonzero(np.diff(offsets))
-    if filled.size:
-        out[filled] = np.add.reduceat(values, offsets[filled], axis=0)
+    starts = offsets[:-1]
+    filled = starts < offsets[1:]
+    if filled.all():
+        return np.add.reduceat(values, starts, axis=-1).T
+    out = np.zeros((len(starts), *values.shape[:-1]), dtype=values.dtype)
+    if filled.any():
+        out[filled] = np.add.reduceat(values, starts[filled], axis=-1).T
     return out

@@ -54,7 +54,7 @@ def _is_vector(value):
 
 
 def _is_pair(value):
-    return isinstance(value, (list, tuple)) and len(value) == 2
+    return isinstance(value, (list, tuple)) and len(value) == 2 and _is_vector(value[1])
 
 
 def _from_pairs(clients, client_ids, sample_weight):
@@ -100,6 +100,10 @@ def _from_two_lists(X, y, client_ids, sample_weight):
 
 def _from_arrays(X, y, client_ids, sample_weight):
     if client_ids is not None:
+        if np.ndim(client_ids) > 1 and np.shape(client_ids)[1:] != (1,):
+            raise ValueError(
+                f"client_ids has shape {np.shape(client_ids)}; pass one id per row."
+            )
         client_ids = column_or_1d(client_ids)
         check_consistent_length(X, y, client_ids)
     weights = None if sample_weight is None else [sample_weight]

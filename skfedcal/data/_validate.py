@@ -60,7 +60,13 @@ def _group(ids):
         starts = np.flatnonzero(np.r_[True, packed[1:] != packed[:-1]])
         sizes = np.diff(np.r_[starts, len(ids)])
         return packed[starts].tolist(), sizes, order
-    names, codes, sizes = np.unique(ids, return_inverse=True, return_counts=True)
+    try:
+        names, codes, sizes = np.unique(ids, return_inverse=True, return_counts=True)
+    except TypeError as error:
+        kinds = sorted({type(v).__name__ for v in ids})
+        raise TypeError(
+            f"client_ids mixes {kinds}, which cannot be sorted; pass all as strings."
+        ) from error
     sorted_already = (codes[1:] >= codes[:-1]).all()
     order = None if sorted_already else np.argsort(codes, kind="stable")
     return names.tolist(), sizes, order
@@ -125,31 +131,37 @@ def _check_client(raw, i, name, size, blocks, columns):
 
 def _adjacent(blocks):
     """One array over blocks that lie behind each other in memory, else None."""
-    first = blocks[0]
-    if first.base is None:
-        return None
+    first, owner = blocks[0], _owner(blocks[0])
     address = first.__array_interface__["data"][0]
     for block in blocks:
         here = block.__array_interface__["data"][0]
         if (
             here != address
-            or block.base is not first.base
+            or _owner(block) is not owner
             or block.dtype != first.dtype
             or not block.flags.c_contiguous
         ):
             return None
         address += block.nbytes
-    n_rows = sum(map(len, blocks))
-    shape, strides = (n_rows, first.shape[1]), first.strides
+    shape = (sum(map(len, blocks)), first.shape[1])
+    # Not first.strides: the stride of an axis of length 1 may be anything.
+    strides = (shape[1] * first.itemsize, first.itemsize)
     return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
+
+
+def _owner(array):
+    """Return the object that holds the memory of `array`."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array if array.base is None else array.base
 
 
 def _check_weights(weights, n_rows, client=None):
     """Non-negative float64 weights, one per row."""
     owner = "" if client is None else f" of client {client!r}"
-    if np.ndim(weights) == 0:
-        weights = np.full(n_rows, weights)
     weights = np.asarray(weights, dtype=np.float64)
+    if weights.ndim == 0:
+        weights = np.full(n_rows, weights)
     if weights.shape != (n_rows,):
         raise ValueError(
             f"sample_weight{owner} has shape {weights.shape}, expected ({n_rows},): "

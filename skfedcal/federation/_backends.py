@@ -73,11 +73,8 @@ class Joblib:
 
 def select(clients: FederatedDataset, cohort: Positions) -> FederatedDataset:
     """Clients at these positions, without a copy where they are neighbours."""
-    if len(cohort) == len(clients):
-        return clients
     if not len(cohort):
         return clients.slice(0, 0)
-    first, last = int(cohort[0]), int(cohort[-1])
-    if last - first + 1 == len(cohort):
-        return clients.slice(first, last + 1)
+    if (np.diff(cohort) == 1).all():
+        return clients.slice(int(cohort[0]), int(cohort[-1]) + 1)
     return clients.select(cohort)

@@ -49,14 +49,20 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class PartialSum:
-    """Integer sum of the encoded answers of some clients; sums of sums are sums."""
+    """Integer sum of the encoded answers of some clients; sums of sums are sums.
+
+    `n_units` counts what was bounded one by one: clients, or their rows.
+    """
 
     total: Mapping[str, Integers]
     n_clients: int
+    n_units: int
 
     def __add__(self, other: PartialSum) -> PartialSum:
         total = {name: value + other.total[name] for name, value in self.total.items()}
-        return PartialSum(total, self.n_clients + other.n_clients)
+        return PartialSum(
+            total, self.n_clients + other.n_clients, self.n_units + other.n_units
+        )
 
 
 def respond(request: Request, clients: FederatedDataset) -> PartialSum:
@@ -70,6 +76,9 @@ def respond(request: Request, clients: FederatedDataset) -> PartialSum:
         if len(units) > chunk:
             part = units.slice(start, min(start + chunk, len(units)))
         values = request.algorithm.query(request.broadcast, part)
+        if any(len(value) != len(part) for value in values.values()):
+            # A second row of a client would not be under its bound.
+            raise ValueError("A query must return one row for each client.")
         for name, rows in request.codec.encode(values).items():
             total[name] += rows.sum(axis=0)
-    return PartialSum(total, len(clients))
+    return PartialSum(total, len(clients), len(units))

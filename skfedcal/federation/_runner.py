@@ -35,7 +35,8 @@ class RoundRecord:
     round : int
         Number of the round, from 0.
     n_clients, n_cohorts : int
-        Clients that answered, and cohorts they were asked in.
+        Clients that answered, and cohorts they were asked in. With Poisson sampling
+        the expected number of clients: the true one tells who may have taken part.
     bytes_up, bytes_down : int
         Size of one client's answer and of what it was sent.
     seconds : float
@@ -82,7 +83,9 @@ class FederatedRunner(FrozenParams):
     resume : bool, default=False
         Go on from `checkpoint` if the file exists. Nothing is paid twice, and a seeded
         run ends as if it had not been interrupted. Without `resume` an existing file
-        is an error.
+        is an error. Rows are not compared: rounds that are left use those at hand, and
+        a finished run is returned as it was. Never resume from an old copy of the file,
+        nor twice at the same time: rounds would be released again for one payment.
 
     Examples
     --------
@@ -138,17 +141,20 @@ class FederatedRunner(FrozenParams):
         """
         backend = self._engine(clients)
         if n_classes is None:
-            assert isinstance(clients, FederatedDataset)
+            if not isinstance(clients, FederatedDataset):
+                raise ValueError("Pass n_classes: an engine does not know it.")
             n_classes = clients.n_classes
         schedule = self.schedule(algorithm, len(backend.ids()))
         state = algorithm.init(n_classes)
+        # What cannot be released is refused before it is paid.
+        mechanism.codec(algorithm.spec(algorithm.broadcast(state)))
         digest = ""
         if self.checkpoint is not None:
             digest = _checkpoint.fingerprint(
                 algorithm=repr(algorithm),
                 schedule=repr(schedule),
                 mechanism=mechanism.describe(),
-                entropy=repr(entropy),
+                entropy="secure" if entropy.secure else repr(entropy),
                 n_classes=n_classes,
                 names=[repr(name) for name in backend.ids()],
             )
@@ -163,18 +169,20 @@ class FederatedRunner(FrozenParams):
             codec = mechanism.codec(algorithm.spec(broadcast))
             request = Request(algorithm, broadcast, codec, mechanism.unit)
             cohorts = schedule.cohorts(index, entropy.child(_COHORT_STREAM), run.key)
-            answer = PartialSum(codec.zeros(), 0)
+            answer = PartialSum(codec.zeros(), 0, 0)
             for cohort in cohorts:
                 answer = answer + backend.total(request, cohort)
             self._check_answers(answer.n_clients, index)
             total = mechanism.release(answer.total, codec, index)
-            n_clients = schedule.divisor or max(answer.n_clients, 1)
-            run.state = algorithm.update(run.state, total, n_clients)
+            n_units = schedule.divisor or max(answer.n_clients, 1)
+            if mechanism.unit == "example":
+                n_units = max(answer.n_units, 1)
+            run.state = algorithm.update(run.state, total, n_units)
             record = RoundRecord(
                 index,
-                answer.n_clients,
+                schedule.size if schedule.cohort == "poisson" else answer.n_clients,
                 len(cohorts),
-                codec.n_bytes(schedule.n_clients),
+                codec.n_bytes(max(schedule.n_clients, answer.n_units)),
                 request.n_bytes,
                 time.perf_counter() - started,
                 dict(total),
@@ -194,6 +202,13 @@ class FederatedRunner(FrozenParams):
             return Joblib(clients, self.n_jobs or 1)
         if isinstance(self.backend, str):
             return Joblib(clients, self.n_jobs or -1, self.backend)
+        # Noise is planned for the clients at hand; an engine with others would be
+        # under a guarantee that is not true.
+        if list(self.backend.ids()) != list(clients.names):
+            raise ValueError(
+                f"The engine reaches {len(self.backend.ids())} clients, which are not "
+                f"the {len(clients)} clients that were passed."
+            )
         return self.backend
 
     def _check_answers(self, n_clients: int, index: int) -> None:
@@ -207,7 +222,7 @@ class FederatedRunner(FrozenParams):
         for name, low, high in (
             ("n_rounds", 1, inf),
             ("cohort_size", 1, n_clients),
-            ("min_clients", 1, n_clients),
+            ("min_clients", 1, self._largest_answer(n_clients)),
         ):
             value = getattr(self, name)
             if value is None:
@@ -228,6 +243,12 @@ class FederatedRunner(FrozenParams):
                 )
         if self.resume and self.checkpoint is None:
             raise ValueError("FederatedRunner(resume=True) needs a checkpoint path.")
+
+    def _largest_answer(self, n_clients: int) -> int:
+        """Clients that a round can have at most."""
+        if self.cohort in ("permuted", "independent") and self.cohort_size:
+            return min(self.cohort_size, n_clients)
+        return n_clients
 
 
 @dataclass(slots=True)

@@ -12,9 +12,8 @@ import numpy as np
 from skfedcal.metrics._blocks import blocks, column_of, column_sums, rare_flags
 
 # Elements per pass: large enough to spread numpy's cost per call, small enough
-# that masks and float64 copies stay in cache and below 1 MB.
-MASK_BLOCK = 1 << 18
-CAST_BLOCK = 1 << 15
+# that masks and lists of entries stay in cache and below 1 MB.
+MASK_BLOCK = 3 << 16
 DENSE_BLOCK = 1 << 14
 
 # Above this many classes per bin few entries leave the first bin, and words of
@@ -139,7 +138,6 @@ def _sparse_sums(proba: np.ndarray, n_bins: int) -> tuple[np.ndarray, np.ndarray
     sums = np.zeros(n_classes * n_bins)
     counts = np.zeros(n_classes * n_bins)
     columns = np.zeros(n_classes)
-    buffer = np.empty(min(CAST_BLOCK, proba.size))
     find = rare_flags if n_classes > SPARSE_FACTOR * n_bins else np.flatnonzero
     # The cut is a little low, since `p * n_bins` may round up to 1: entries of the
     # first bin that pass are counted there and cost nothing.
@@ -151,7 +149,7 @@ def _sparse_sums(proba: np.ndarray, n_bins: int) -> tuple[np.ndarray, np.ndarray
         cells += column_of(where, n_classes) * n_bins
         sums += np.bincount(cells, value, sums.size)
         counts += np.bincount(cells, minlength=counts.size)
-        columns += column_sums(rows, buffer)
+        columns += column_sums(rows)
     sums, counts = sums.reshape(-1, n_bins), counts.reshape(-1, n_bins)
     sums[:, 0] += columns - sums.sum(axis=1)
     counts[:, 0] += n_rows - counts.sum(axis=1)

@@ -7,6 +7,9 @@ import numpy as np
 # A block of few columns is cut by rows, since the metrics list entries per row.
 MAX_ROWS = 1 << 14
 
+# Elements of a float32 block that are copied to float64 at a time.
+CAST_BLOCK = 1 << 15
+
 # Matrix-vector products run at memory speed only on rows of about this length.
 WIDE_ROW = 512
 
@@ -34,20 +37,17 @@ def rare_flags(flags: np.ndarray) -> np.ndarray:
     return hit.take(inside >> 3) * 8 + (inside & 7)
 
 
-def column_sums(rows: np.ndarray, buffer: np.ndarray) -> np.ndarray:
-    """Return float64 column sums of a C-contiguous block; `buffer` is scratch."""
+def column_sums(rows: np.ndarray) -> np.ndarray:
+    """Return float64 column sums of a C-contiguous block."""
     n_rows, n_classes = rows.shape
     group = max(1, WIDE_ROW // n_classes)
+    whole = n_rows // group * group
+    wide = rows[:whole].reshape(-1, group * n_classes)
     total = np.zeros(group * n_classes)
-    step = max(1, buffer.size // total.size) * group
-    ones = np.ones(step // group)
-    for start in range(0, n_rows // group * group, step):
-        part = rows[start : start + step]
-        wide = part[: len(part) // group * group].reshape(-1, total.size)
-        if wide.dtype != np.float64 and wide.size <= buffer.size:
-            cast = buffer[: wide.size].reshape(wide.shape)
-            np.copyto(cast, wide)
-            wide = cast
-        total += ones[: len(wide)] @ wide
-    rest = rows[n_rows // group * group :]
-    return total.reshape(group, -1).sum(axis=0) + rest.sum(axis=0, dtype=np.float64)
+    step = max(1, CAST_BLOCK // total.size)
+    ones = np.ones(step)
+    for start in range(0, len(wide), step):
+        part = wide[start : start + step].astype(np.float64, copy=False)
+        total += ones[: len(part)] @ part
+    rest = rows[whole:].sum(axis=0, dtype=np.float64)
+    return total.reshape(group, n_classes).sum(axis=0) + rest

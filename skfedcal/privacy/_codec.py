@@ -29,6 +29,11 @@ Integers = NDArray[np.int64]
 
 _LIMB_SCALES = (2.0**24, 2.0**-8, 2.0**-40)
 _WIDE_LIMIT = 2.0**55 * (1 - 2.0**-20)
+_LIMB_BITS = 32
+
+# Clip over lattice step. Squares of norms stay below 2**61, and sums over 2**32 clients
+# below 2**63, so that no check and no sum can wrap around.
+_MAX_RADIUS = 2.0**30
 
 # Rounding up in many dimensions can push a vector over the bound; it is shrunk at most
 # this often before rounding toward zero, which never lengthens it.
@@ -61,6 +66,11 @@ class BlockCode:
         if self.spec.clip is None or self.step is None:
             raise ValueError("Only a clipped block on a lattice has a bound.")
         radius = self.spec.clip / self.step
+        if not radius <= _MAX_RADIUS:
+            raise ValueError(
+                f"A step of {self.step:g} is too fine for the bound "
+                f"{self.spec.clip:g}: integers would overflow. Pass a smaller eps."
+            )
         power = 1 if self.spec.norm == "l1" else 2
         return floor(radius**power * (1 - 1e-12))
 
@@ -75,17 +85,21 @@ class BlockCode:
     def encode(self, values: Array) -> Integers:
         """Integers of shape (n_clients, n_limbs, size) from one row per client."""
         n_clients = len(values)
-        if self.step is None and self.n_limbs == 1:
-            return values.reshape(n_clients, 1, -1).astype(np.int64, copy=False)
-        flat = values.reshape(n_clients, -1).astype(np.float64)
+        if self.step is None and self.n_limbs == 1 and values.dtype.kind in "biu":
+            return values.reshape(n_clients, 1, self.spec.size).astype(np.int64)
+        flat = values.reshape(n_clients, self.spec.size).astype(np.float64)
         flat[~np.isfinite(flat)] = 0.0
         if self.spec.clip is not None:
             flat = clip_rows(flat, self.spec.clip, self.spec.norm, self.spec.groups)
-        if self.step is None:
+        if self.n_limbs > 1:
             return _to_limbs(flat)
-        grouped = (flat / self.step).reshape(n_clients * self.spec.groups, -1)
+        if self.step is None:
+            whole = np.rint(np.clip(flat, -(2.0**53), 2.0**53))
+            return whole.astype(np.int64)[:, None]
+        width = self.spec.size // self.spec.groups
+        grouped = (flat / self.step).reshape(n_clients * self.spec.groups, width)
         rounded = round_within(grouped, self.limit, self.spec.norm)
-        return rounded.reshape(n_clients, 1, -1)
+        return rounded.reshape(n_clients, 1, self.spec.size)
 
     def decode(self, total: Integers) -> Array:
         """Value of a sum of encoded rows."""
@@ -94,10 +108,7 @@ class BlockCode:
         elif self.n_limbs == 1:
             out = total[0].astype(np.float64)
         else:
-            high, middle, low = (
-                t * s for t, s in zip(total, _LIMB_SCALES, strict=True)
-            )
-            out = high + (middle + low)
+            out = _from_limbs(total)
         return out.reshape(self.spec.shape)
 
 
@@ -138,7 +149,7 @@ class Codec:
 
 def clip_rows(values: Array, clip: float, norm: str = "l2", groups: int = 1) -> Array:
     """Scale each group of each row down to norm `clip` where it is longer."""
-    grouped = values.reshape(len(values) * groups, -1)
+    grouped = values.reshape(len(values) * groups, values.shape[1] // groups)
     # The largest entry is taken out first, so that 1e300 does not overflow a square.
     top = np.abs(grouped).max(axis=1, initial=0.0, keepdims=True)
     unit = grouped / np.where(top > 0, top, 1.0)
@@ -146,7 +157,8 @@ def clip_rows(values: Array, clip: float, norm: str = "l2", groups: int = 1) -> 
         length = np.abs(unit).sum(axis=1, keepdims=True)
     else:
         length = np.sqrt(np.einsum("ij,ij->i", unit, unit))[:, None]
-    long = top * length > clip
+    with np.errstate(over="ignore"):  # infinitely long is long
+        long = top * length > clip
     scaled = unit * (clip / np.where(length > 0, length, 1.0))
     return np.where(long, scaled, grouped).reshape(values.shape)
 
@@ -177,12 +189,36 @@ def _integer_norm(values: Integers, norm: str) -> Integers:
 
 
 def _to_limbs(values: Array) -> Integers:
-    """Write reals as three 32-bit limbs, highest first; all steps are exact."""
+    """Write reals as three 32-bit limbs of one sign, highest first.
+
+    Cutting toward zero is exact; only the last limb is rounded, to 2**-40.
+    """
     rest = np.clip(values, -_WIDE_LIMIT, _WIDE_LIMIT)
     out = np.empty((len(values), len(_LIMB_SCALES), values.shape[1]), dtype=np.int64)
     for i, scale in enumerate(_LIMB_SCALES):
         last = i == len(_LIMB_SCALES) - 1
-        limb = np.rint(rest / scale) if last else np.floor(rest / scale)
+        limb = np.rint(rest / scale) if last else np.trunc(rest / scale)
         rest = rest - limb * scale
         out[:, i] = limb
+    return out
+
+
+def _from_limbs(total: Integers) -> Array:
+    """Value of a sum of limbs, to the last bits of a float."""
+    carried = _carry(total)
+    # Limbs of one sign add up without cancellation: a small sum of large values of
+    # both signs is as exact as any other.
+    sign = np.where(carried[0] < 0, -1, 1)
+    high, middle, low = _carry(carried * sign)
+    scales = _LIMB_SCALES
+    size = high * scales[0] + (middle * scales[1] + low * scales[2])
+    return sign * size
+
+
+def _carry(total: Integers) -> Integers:
+    """Bring all limbs but the highest into ``[0, 2**32)``."""
+    out = total.copy()
+    for i in range(len(out) - 1, 0, -1):
+        out[i - 1] += out[i] >> _LIMB_BITS
+        out[i] &= (1 << _LIMB_BITS) - 1
     return out

@@ -127,10 +127,12 @@ class LatticeGaussian:
         self._label = label
         self._population = population
         self._receipt: str | None = None
+        self._next_round = 0
         self._clips: dict[str, float | None] = {}
 
     def open(self, run_id: str, rounds_done: int = 0) -> None:
         self._releases_left -= rounds_done
+        self._next_round = rounds_done
         self._receipt = self._ledger.debit(
             self.plan.to_event(),
             label=self._label,
@@ -162,10 +164,7 @@ class LatticeGaussian:
                 for name, block in spec.items()
             }
         )
-        # The claim, checked on the integers that can really be sent.
-        spent = sum(c.limit * c.spec.groups for c in codec.blocks.values())
-        if sqrt(spent) / GAUSSIAN_SIGMA > (1 + 1e-9) / self.plan.noise_multiplier:
-            raise RuntimeError("The bounds of the codec exceed the planned budget.")
+        self._check_bounds(codec)
         return codec
 
     def release(
@@ -175,6 +174,9 @@ class LatticeGaussian:
 
         if self._receipt is None:
             raise RuntimeError("release() before open(): nothing has been paid.")
+        if round_index < self._next_round:
+            raise RuntimeError(f"Round {round_index} has been released already.")
+        self._check_bounds(codec)
         size = sum(code.spec.size for code in codec.blocks.values())
         if self._releases_left < 1 or size > self._n_values:
             raise RuntimeError(
@@ -182,6 +184,7 @@ class LatticeGaussian:
                 f"{self._releases_left} more rounds of {self._n_values} numbers."
             )
         self._releases_left -= 1
+        self._next_round = round_index + 1
         values, noise = {}, {}
         for i, (name, code) in enumerate(sorted(codec.blocks.items())):
             assert code.step is not None
@@ -210,6 +213,14 @@ class LatticeGaussian:
 
     def describe(self) -> str:
         return f"LatticeGaussian({self.plan}, {self.unit}, {self._split})"
+
+    def _check_bounds(self, codec: Codec) -> None:
+        """Check the claim on the integers that can really be sent."""
+        from skfedcal.privacy._samplers import GAUSSIAN_SIGMA
+
+        spent = sum(c.limit * c.spec.groups for c in codec.blocks.values())
+        if sqrt(spent) / GAUSSIAN_SIGMA > (1 + 1e-12) / self.plan.noise_multiplier:
+            raise RuntimeError("The bounds of the codec exceed the planned budget.")
 
     def _sigmas(self, spec: Spec) -> dict[str, float]:
         bounds = {name: block.sensitivity for name, block in spec.items()}

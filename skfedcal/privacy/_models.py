@@ -173,11 +173,14 @@ class CentralDP(FrozenParams):
         from skfedcal.privacy._accounting import calibrate
         from skfedcal.privacy._ledger import PrivacyLedger
 
+        # Clients are sampled, not rows: a row comes with the others of its client,
+        # which may betray that it took part. No credit for sampling then.
+        rate = plan.sampling_rate if self.unit == "client" else 1.0
         noise = calibrate(
             float(self.eps),
             self._delta(plan.n_units),
             n_rounds=plan.n_participations,
-            sampling_rate=plan.sampling_rate,
+            sampling_rate=rate,
             accountant=self.accountant,
             n_values=plan.n_values,
         )

@@ -1,9 +1,11 @@
 """The kernels against a plain Python loop, and their additivity."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from skfedcal.metrics import _binning
+from skfedcal.metrics import _binning, _blocks, classwise_calibration_error
 from skfedcal.metrics._binning import bin_index, classwise_bin_sums
 from skfedcal.metrics._blocks import column_sums, rare_flags
 
@@ -80,8 +82,11 @@ def test_sums_add_up_over_any_split(make_problem):
 def test_blocks_do_not_change_the_sums(make_problem, monkeypatch):
     y, proba = make_problem(333, 50, dtype=np.float32)
     whole = classwise_bin_sums(proba, y, 15)
-    for name in ("MASK_BLOCK", "CAST_BLOCK", "DENSE_BLOCK"):
-        monkeypatch.setattr(_binning, name, 700)
+    for module, name in (
+        (_binning, "MASK_BLOCK"),
+        (_blocks, "CAST_BLOCK"),
+    ):
+        monkeypatch.setattr(module, name, 700)
     small = classwise_bin_sums(proba, y, 15)
     np.testing.assert_allclose(small.proba, whole.proba, rtol=0, atol=1e-12)
     np.testing.assert_array_equal(small.weight, whole.weight)
@@ -106,5 +111,16 @@ def test_rare_flags_equal_flatnonzero(size):
 def test_column_sums_are_float64(shape, dtype):
     rows = np.random.default_rng(0).random(shape).astype(dtype)
     expected = rows.sum(axis=0, dtype=np.float64)
-    got = column_sums(rows, np.empty(min(rows.size, 1 << 15)))
+    got = column_sums(rows)
     np.testing.assert_allclose(got, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_classwise_error_needs_little_memory(make_problem, dtype):
+    y, proba = make_problem(10_000, 100, dtype=dtype)
+    classwise_calibration_error(y, proba)
+    tracemalloc.start()
+    classwise_calibration_error(y, proba)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= 0.25 * proba.nbytes

@@ -1,0 +1,168 @@
+"""Entry point: parse the line, run the command, turn errors into one line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+from skfedcal._version import __version__
+from skfedcal.cli._command import Command, UsageError, add_common_options
+from skfedcal.cli._console import Console, one_line, to_stderr
+from skfedcal.cli.commands import COMMANDS
+from skfedcal.exceptions import (
+    BudgetExceededError,
+    CheckpointError,
+    LedgerCorruptedError,
+    NotEnoughClientsError,
+)
+
+# What a user can cause. Anything else is a defect and keeps its traceback.
+USER_ERRORS = (
+    ValueError,
+    TypeError,
+    OSError,
+    ImportError,
+    MemoryError,
+    ArithmeticError,
+    Warning,  # PYTHONWARNINGS=error
+    BudgetExceededError,
+    CheckpointError,
+    LedgerCorruptedError,
+    NotEnoughClientsError,
+)
+
+EXIT_ERROR, EXIT_INTERRUPT, EXIT_CLOSED_PIPE = 2, 128 + 2, 128 + 13
+
+DESCRIPTION = """\
+Calibrate the probabilities of a classifier on data that stays with many clients, with
+or without differential privacy.
+"""
+
+EXAMPLES = """\
+examples:
+  skfedcal demo
+  skfedcal fit model.npz --method temp --eps 1 -o cal.json
+  skfedcal predict cal.json model.npz -o proba.npz
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the `skfedcal` command.
+
+    Parameters
+    ----------
+    argv : sequence of str, default=None
+        Words after the name of the program; None takes those of the process.
+
+    Returns
+    -------
+    int
+        Exit code: 0 done, 2 error, 130 interrupted, 141 closed pipe.
+
+    Examples
+    --------
+    >>> from skfedcal.cli import main
+    >>> main(["--version"])
+    skfedcal ...
+    0
+    """
+    console = Console()
+    try:
+        code = _run(argv, console)
+        _flush()
+        return code
+    except KeyboardInterrupt:
+        to_stderr("skfedcal: interrupted")
+        return EXIT_INTERRUPT
+    except BrokenPipeError:
+        _drop_stdout()
+        return EXIT_CLOSED_PIPE
+    except USER_ERRORS as error:
+        if console.verbose:
+            traceback.print_exc()
+        to_stderr(f"skfedcal: error: {_describe(error)}")
+        return EXIT_ERROR
+
+
+def _run(argv: Sequence[str] | None, console: Console) -> int:
+    parser = build_parser()
+    try:
+        args = parser.parse_args(argv)
+    except SystemExit as stop:  # --help and --version
+        return int(stop.code or 0)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return EXIT_ERROR
+    console.quiet, console.verbose = args.quiet, args.verbose
+    console.as_json = args.json
+    with console.clean_warnings():
+        args.command.run(args, console)
+    return 0
+
+
+def build_parser(commands: Sequence[Command] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = _Parser(
+        prog="skfedcal",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"%(prog)s {__version__}"
+    )
+    parser.set_defaults(command=None)
+    choices = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in commands:
+        child = choices.add_parser(
+            command.name,
+            help=command.summary,
+            description=command.description,
+            epilog=command.examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.add_options(child)
+        add_common_options(child)
+        child.set_defaults(command=command)
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Report a wrong command line as an exception instead of a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def _describe(error: BaseException) -> str:
+    """Say on one line what went wrong."""
+    if isinstance(error, MemoryError):
+        return f"not enough memory. {one_line(str(error))}".strip()
+    if isinstance(error, OSError) and error.strerror:
+        where = "" if error.filename is None else f"{error.filename}: "
+        return f"{where}{error.strerror}"
+    return one_line(str(error)) or type(error).__name__
+
+
+def _flush() -> None:
+    """Write out stdout while errors can still be reported."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_stdout()
+        raise
+
+
+def _drop_stdout() -> None:
+    """Send stdout nowhere, so that the interpreter does not fail at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,7 @@
+"""The subcommands, in the order of the help; a new one is a file and a line here."""
+
+from skfedcal.cli.commands._demo import DEMO
+from skfedcal.cli.commands._fit import FIT
+from skfedcal.cli.commands._predict import PREDICT
+
+COMMANDS = (DEMO, FIT, PREDICT)

@@ -1,0 +1,129 @@
+"""``skfedcal predict``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from skfedcal._files import write_whole
+from skfedcal.cli._command import Command
+from skfedcal.cli._console import Console
+from skfedcal.cli._files import check_input, check_output
+from skfedcal.cli._scores import Scores, read_scores
+from skfedcal.cli._table import text_pairs
+
+DESCRIPTION = """\
+Apply a fitted calibrator to the logits in FILE and write the probabilities.
+
+FILE is an .npz archive with the array logits or proba; labels and client are passed on
+if they are there. The output is an .npz archive with the arrays
+  proba      (n, n_classes), calibrated probabilities
+  classes    (n_classes,), the class of each column
+  predicted  (n,), the column of the most probable class
+  labels     (n,), the column of the true class (if FILE has labels)
+  client, client_names   as in FILE (if there)
+"""
+
+EXAMPLES = """\
+examples:
+  skfedcal predict cal.json model.npz -o proba.npz
+  skfedcal predict cal.json model.npz --split val -o proba.npz --force
+"""
+
+CALIBRATOR = "a calibrator written by `skfedcal fit`"
+INPUT = "an .npz file with the array 'logits' or 'proba'"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``skfedcal predict``."""
+    parser.add_argument("calibrator", metavar="CAL", help=f"{CALIBRATOR}, JSON")
+    parser.add_argument("file", metavar="FILE", help="logits, as .npz")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="PATH", help=".npz file to write"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing PATH")
+    parser.add_argument(
+        "--split",
+        choices=("test", "val"),
+        default="test",
+        help="rows to predict: main arrays (test, the default) or val_* arrays",
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> None:
+    """Predict, write and print a summary."""
+    check_input(args.calibrator, CALIBRATOR)
+    check_input(args.file, INPUT)
+    check_output(args, args.calibrator, args.file)
+    console.progress(f"reading {args.calibrator} and {args.file}")
+
+    import numpy as np
+
+    calibrator = _load(args.calibrator)
+    scores = read_scores(args.file, split=args.split)
+    _check_columns(args, calibrator, scores)
+    arrays = predict(calibrator, scores)
+    write_whole(args.output, lambda stream: np.savez_compressed(stream, **arrays))
+    data = {
+        "calibrator": type(calibrator).__name__,
+        "rows": len(arrays["proba"]),
+        "classes": len(arrays["classes"]),
+        "arrays": sorted(arrays),
+        "output": args.output,
+    }
+    if "labels" in arrays:
+        data["accuracy"] = float(np.mean(arrays["predicted"] == arrays["labels"]))
+    text = {**data, "arrays": ", ".join(data["arrays"])}
+    if "accuracy" in data:
+        text["accuracy"] = f"{100 * data['accuracy']:.2f} %"
+    text["written"] = text.pop("output")
+    console.result(text_pairs([(k, str(v)) for k, v in text.items()]), data)
+
+
+def predict(calibrator: Any, scores: Scores) -> dict[str, Any]:
+    """Return the arrays of the output file."""
+    import numpy as np
+
+    proba = calibrator.predict_proba(scores.rows_for(calibrator))
+    arrays = {
+        "proba": proba,
+        "classes": calibrator.classes_,
+        "predicted": proba.argmax(axis=1),
+    }
+    if scores.labels is not None:
+        # Columns of the file are in model order, those of `proba` sorted by class.
+        place = np.argsort(calibrator._class_map.order)
+        arrays["labels"] = place[scores.labels]
+    if scores.client is not None:
+        arrays["client"] = scores.client
+        if scores.client_names is not None:
+            arrays["client_names"] = scores.client_names
+    return arrays
+
+
+def _load(path: str) -> Any:
+    from skfedcal import load
+
+    try:
+        return load(path)
+    except ValueError as error:
+        raise ValueError(f"{str(error).rstrip('.')}. Expected {CALIBRATOR}.") from error
+
+
+def _check_columns(args: argparse.Namespace, calibrator: Any, scores: Scores) -> None:
+    n_classes = len(calibrator.classes_)
+    if scores.n_classes != n_classes:
+        raise ValueError(
+            f"{args.file} has logits of {scores.n_classes} classes, but "
+            f"{args.calibrator} was fitted on {n_classes}. Use the same model."
+        )
+
+
+PREDICT = Command(
+    name="predict",
+    summary="write the calibrated probabilities of the logits in an .npz file",
+    description=DESCRIPTION,
+    examples=EXAMPLES,
+    add_options=add_options,
+    run=run,
+)

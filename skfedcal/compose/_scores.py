@@ -1,0 +1,93 @@
+"""Logits of any scikit-learn classifier."""
+
+import numpy as np
+from sklearn.frozen import FrozenEstimator
+
+from skfedcal import _logits
+
+__all__ = ["classes_of", "logits_of"]
+
+# Forests and neighbours give probability 0 to a class that got no vote. No temperature
+# can mend the log of 0 (floored at 1e-308 it drove T to 250), so such a class is given
+# this much, or the least of its row.
+NO_VOTE = 1e-3
+
+
+def logits_of(estimator, X):
+    """Logits of shape (n_samples, n_classes), columns in the order of `classes_`."""
+    n_classes = len(classes_of(estimator))
+    if hasattr(estimator, "decision_function"):
+        _refuse_one_vs_one(estimator, n_classes)
+        scores = _as_float(estimator.decision_function(X))
+        if n_classes == 2 and scores.size == len(scores):
+            return _logits.as_two_columns(scores)
+        return _check_columns(scores, n_classes, estimator, "decision_function")
+    # Before `predict_proba`: naive Bayes knows logarithms that underflow there.
+    if hasattr(estimator, "predict_log_proba"):
+        method = "predict_log_proba"
+        with np.errstate(divide="ignore"):
+            scores = _as_float(estimator.predict_log_proba(X))
+    else:
+        method = "predict_proba"
+        with np.errstate(divide="ignore"):
+            scores = np.log(_as_float(estimator.predict_proba(X)))
+    return _give_votes(_check_columns(scores, n_classes, estimator, method))
+
+
+def classes_of(estimator):
+    """Labels of a fitted classifier with one label per row."""
+    classes = getattr(estimator, "classes_", None)
+    name = type(estimator).__name__
+    if classes is None:
+        raise ValueError(f"{name} has no `classes_`; a fitted classifier is needed.")
+    if isinstance(classes, list) or getattr(estimator, "multilabel_", False):
+        raise ValueError(
+            f"{name} is a multilabel or multioutput classifier; calibration needs one "
+            "label per row. Fit one classifier per label."
+        )
+    return np.asarray(classes)
+
+
+def _give_votes(log_proba):
+    zero = np.isneginf(log_proba)
+    if not zero.any():
+        return log_proba
+    least = log_proba.min(axis=1, where=~zero, initial=np.log(NO_VOTE), keepdims=True)
+    return np.where(zero, least, log_proba)
+
+
+def _as_float(scores):
+    scores = np.asarray(scores)
+    return scores if scores.dtype.kind == "f" else scores.astype(np.float64)
+
+
+def _check_columns(scores, n_classes, estimator, method):
+    if scores.ndim != 2 or scores.shape[1] != n_classes:
+        raise ValueError(
+            f"{type(estimator).__name__}.{method} has the shape {scores.shape} for "
+            f"{n_classes} classes; one column per class is needed."
+        )
+    return scores
+
+
+def _refuse_one_vs_one(estimator, n_classes):
+    """Three classes have three pairs: the shape alone cannot tell."""
+    inner = _innermost(estimator)
+    if n_classes > 2 and getattr(inner, "decision_function_shape", None) == "ovo":
+        raise ValueError(
+            f"{type(inner).__name__}(decision_function_shape='ovo') has one score per "
+            "pair of classes; use decision_function_shape='ovr'."
+        )
+
+
+def _innermost(estimator):
+    """Classifier inside a frozen estimator, a search or a pipeline."""
+    while True:
+        if isinstance(estimator, FrozenEstimator):
+            estimator = estimator.estimator
+        elif hasattr(estimator, "best_estimator_"):
+            estimator = estimator.best_estimator_
+        elif hasattr(estimator, "steps"):
+            estimator = estimator.steps[-1][1]
+        else:
+            return estimator

@@ -1,0 +1,224 @@
+"""FedBinCalibrator: counts and bin values by hand, against peers, and in the limits."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss
+
+from skfedcal import FedBinCalibrator
+from skfedcal.exceptions import SimulatedPrivacyWarning
+
+
+def softmax(rows):
+    weights = np.exp(rows - rows.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def test_counts_and_values_by_hand():
+    # Probabilities of class 1: .9, .9, .9, .6, .2; of class 0: one minus these.
+    proba = np.array([0.9, 0.9, 0.9, 0.6, 0.2])
+    labels = np.array([1, 1, 0, 1, 0])
+    cal = FedBinCalibrator(n_bins=2, prior_weight=1.0, input_type="proba")
+    cal.fit(np.column_stack([1 - proba, proba]), labels)
+    # Class 1 below 1/2: the row .2 (negative); above: 3 of 4 are positive.
+    assert cal.positive_.tolist() == [[1, 1], [0, 3]]
+    assert cal.negative_.tolist() == [[3, 0], [1, 1]]
+    # w = 1 / 2 pseudo-row at the midpoints 1/4 and 3/4: (P + w m) / (P + N + w).
+    expected = [
+        [(1 + 0.5 * 0.25) / 4.5, (1 + 0.5 * 0.75) / 1.5],
+        [(0 + 0.5 * 0.25) / 1.5, (3 + 0.5 * 0.75) / 4.5],
+    ]
+    np.testing.assert_allclose(cal.bin_values_, expected)
+    pair = np.array([expected[0][0], expected[1][1]])
+    np.testing.assert_allclose(cal.predict_proba([[0.1, 0.9]])[0], pair / pair.sum())
+
+
+def test_normalize_modes_by_hand(draw):
+    rows, labels = draw(500, 4, 2.0)
+    fits = {
+        mode: FedBinCalibrator(n_bins=6, normalize=mode).fit(rows, labels)
+        for mode in ("l1", "logit", "none")
+    }
+    bins = np.minimum((softmax(rows) * 6).astype(int), 5)
+    values = fits["none"].bin_values_[np.arange(4), bins]
+    np.testing.assert_allclose(fits["none"].predict_proba(rows), values)
+    np.testing.assert_allclose(
+        fits["l1"].predict_proba(rows), values / values.sum(axis=1, keepdims=True)
+    )
+    odds = values / (1 - values)
+    np.testing.assert_allclose(
+        fits["logit"].predict_proba(rows), odds / odds.sum(axis=1, keepdims=True)
+    )
+    for cal in fits.values():
+        np.testing.assert_allclose(
+            np.exp(cal.predict_log_proba(rows)), cal.predict_proba(rows)
+        )
+        np.testing.assert_array_equal(
+            cal.predict(rows), cal.predict_proba(rows).argmax(axis=1)
+        )
+
+
+def test_bin_values_equal_netcal_histogram_binning(draw):
+    binning = pytest.importorskip("netcal.binning")
+    rows, labels = draw(3000, 2, 2.0)
+    score = softmax(rows)[:, 1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = binning.HistogramBinning(bins=10)
+        theirs.fit(score, labels)
+        expected = theirs.transform(score)
+    cal = FedBinCalibrator(n_bins=10, prior_weight=1e-9, normalize="none")
+    found = cal.fit(rows, labels, client_ids=np.arange(3000) % 17).predict_proba(rows)
+    np.testing.assert_allclose(found[:, 1], expected, atol=1e-6)
+
+
+def test_one_bin_gives_class_frequencies(draw):
+    rows, labels = draw(900, 3, 2.0)
+    cal = FedBinCalibrator(n_bins=1, prior_weight=1e-6, normalize="none").fit(
+        rows, labels
+    )
+    frequency = np.bincount(labels) / 900
+    np.testing.assert_allclose(
+        cal.predict_proba(rows), np.tile(frequency, (900, 1)), 1e-6
+    )
+
+
+def test_empty_bins_keep_their_own_midpoint_and_the_loss_is_finite():
+    labels = np.array([0, 1, 2] * 20)
+    rows = np.eye(3)[labels] * 50
+    for mode in ("l1", "logit"):
+        cal = FedBinCalibrator(n_bins=10, normalize=mode).fit(rows, labels)
+        middle = (np.arange(10) + 0.5) / 10
+        np.testing.assert_allclose(
+            cal.bin_values_[:, 1:9], np.tile(middle[1:9], (3, 1))
+        )
+        wrong = np.eye(3)[(labels + 1) % 3] * 50
+        assert np.isfinite(log_loss(labels, cal.predict_proba(wrong)))
+
+
+@pytest.mark.parametrize("prior_weight", [1e-300, 1e-12])
+@pytest.mark.parametrize("mode", ["l1", "logit", "none"])
+def test_values_stay_inside_the_unit_interval_without_a_prior(
+    mode, prior_weight, tmp_path
+):
+    from skfedcal import load
+
+    labels = np.array([0, 1, 2] * 20)
+    rows = np.eye(3)[labels] * 50
+    cal = FedBinCalibrator(n_bins=3, prior_weight=prior_weight, normalize=mode)
+    cal.fit(rows, labels)
+    assert (cal.bin_values_ > 0).all() and (cal.bin_values_ < 1).all()
+    assert np.isfinite(cal.predict_log_proba(rows)).all()
+    cal.save(tmp_path / "bins.json")
+    assert (
+        load(tmp_path / "bins.json").bin_values_.tobytes() == cal.bin_values_.tobytes()
+    )
+
+
+def test_integer_counts_are_exact_in_any_partition(draw):
+    rows, labels = draw(5000, 6, 2.0)
+    whole = FedBinCalibrator().fit(rows, labels)
+    for ids in (np.arange(5000), np.arange(5000) % 13, labels):
+        parted = FedBinCalibrator().fit(rows, labels, client_ids=ids)
+        np.testing.assert_array_equal(parted.positive_, whole.positive_)
+        np.testing.assert_array_equal(parted.negative_, whole.negative_)
+    assert (whole.positive_ == np.rint(whole.positive_)).all()
+    assert whole.positive_.sum() == 5000 and whole.negative_.sum() == 5 * 5000
+
+
+def test_clips_without_noise_bound_each_client_by_hand():
+    # One client, 30 rows of class 1 in the same bin: counts (30) and (30).
+    rows, labels = np.tile([0.0, 5.0], (30, 1)), np.ones(30, dtype=int)
+    other = (np.array([[5.0, 0.0]]), np.array([0]))
+    clients = [(rows, labels), other]
+    free = FedBinCalibrator(n_bins=2).fit(clients)
+    assert free.positive_.tolist() == [[0, 1], [0, 30]]
+    pair = FedBinCalibrator(n_bins=2, clip=(3.0, 4.0)).fit(clients)
+    assert pair.positive_[1, 1] == pytest.approx(3.0) and pair.positive_[0, 1] == 1
+    # Both sets shrink by the larger factor, 10: the frequencies stay as they are.
+    assert pair.negative_[0, 0] == pytest.approx(3.0) and pair.negative_[1, 0] == 1
+    low = FedBinCalibrator(n_bins=2, clip=(10.0, 4.0)).fit(clients)
+    assert low.positive_[1, 1] == pytest.approx(4.0)
+    assert low.negative_[0, 0] == pytest.approx(4.0)
+    one = FedBinCalibrator(n_bins=2, clip=3.0).fit(clients)
+    assert one.positive_[1, 1] == pytest.approx(3.0)
+    assert one.negative_[0, 0] == pytest.approx(3.0 * np.sqrt(2 - 1))
+    listed = FedBinCalibrator(n_bins=2, clip=[3.0, 4.0]).fit(clients)
+    np.testing.assert_array_equal(listed.positive_, pair.positive_)
+
+
+def test_clip_per_class_bounds_classes_one_by_one():
+    # 30 rows of class 0 and 40 of class 1, each sure of itself: one bin per class.
+    labels = np.repeat([0, 1, 2], [30, 40, 0])
+    rows = np.eye(3)[labels] * 9
+    joint = FedBinCalibrator(n_bins=2, clip=(5.0, 99.0), classes=[0, 1, 2]).fit(
+        [(rows, labels)]
+    )
+    # The vector (30, 40) has norm 50 and shrinks to norm 5.
+    np.testing.assert_allclose(joint.positive_[:, 1], [3.0, 4.0, 0.0])
+    split = FedBinCalibrator(
+        n_bins=2, clip=(5.0, 99.0), clip_per_class=True, classes=[0, 1, 2]
+    ).fit([(rows, labels)])
+    np.testing.assert_allclose(split.positive_[:, 1], [5.0, 5.0, 0.0])
+
+
+@pytest.mark.filterwarnings("ignore:A bin holds")
+@pytest.mark.parametrize("per_class", [False, True])
+def test_reported_sensitivities(draw, per_class):
+    clients = [draw(20, 4, seed=i) for i in range(30)]
+    with pytest.warns(SimulatedPrivacyWarning):
+        cal = FedBinCalibrator(
+            eps=5.0, clip=(2.0, 3.0), clip_per_class=per_class, random_state=0
+        ).fit(clients)
+    factor = 2.0 if per_class else 1.0  # sqrt(4 classes)
+    assert cal.privacy_.clip == pytest.approx(
+        {"positive": 2 * factor, "negative": 3 * factor}
+    )
+
+
+@pytest.mark.filterwarnings("ignore:A bin holds")
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")
+def test_noise_of_counts_has_the_announced_size(draw):
+    clients = [draw(2, 5, seed=i) for i in range(40)]
+    for noise in ("split", "joint"):
+        exact = FedBinCalibrator(n_bins=50, clip=(8.0, 8.0)).fit(clients)
+        cal = FedBinCalibrator(
+            2.0, n_bins=50, clip=(8.0, 8.0), noise=noise, random_state=3
+        ).fit(clients)
+        both = np.concatenate(
+            [
+                (cal.positive_ - exact.positive_).ravel(),
+                (cal.negative_ - exact.negative_).ravel(),
+            ]
+        )
+        # Equal bounds and sizes: both forms give each number 8 sqrt(2) multipliers.
+        sd = cal.privacy_.noise_multiplier * 8 * 2**0.5
+        # 500 draws: the mean square is within 5.2 of its own sd, sqrt(2 / 500), but for
+        # a chance below 1e-6 (two-sided normal tail 2e-7; the seed is fixed).
+        assert abs((both**2).mean() / sd**2 - 1) < 5.2 * np.sqrt(2 / 500)
+        assert np.isfinite(cal.predict_proba(clients[0][0])).all()
+
+
+BAD = [
+    ({"n_bins": 0}, "'n_bins' parameter .* must be an int in the range"),
+    ({"n_bins": 2.5}, "'n_bins' parameter"),
+    ({"clip": (1.0, 2.0, 3.0)}, r"clip=\(1.0, 2.0, 3.0\) must be 'auto', a positive"),
+    ({"clip": (1.0,)}, "must be 'auto', a positive number, or two"),
+    ({"clip": [1.0, -2.0]}, r"clip=\[1.0, -2.0\] must be"),
+    ({"clip": (1.0, "x")}, "must be 'auto'"),
+    ({"clip": (1.0, np.nan)}, "must be 'auto'"),
+    ({"clip": 0}, "'clip' parameter"),
+    ({"noise": "none"}, "'noise' parameter"),
+    ({"normalize": "l2"}, "'normalize' parameter"),
+    ({"prior_weight": 0.0}, "'prior_weight' parameter"),
+    ({"clip_per_class": 1.5}, "'clip_per_class' parameter"),
+    ({"eps": 0.0}, "'eps' parameter"),
+    ({"ledger": {}}, "'ledger' parameter"),
+]
+
+
+@pytest.mark.parametrize(("params", "message"), BAD, ids=[str(p) for p, _ in BAD])
+def test_bad_parameters_are_named_with_their_value(draw, params, message):
+    with pytest.raises(ValueError, match=message):
+        FedBinCalibrator(**params).fit([draw(20, 3, seed=i) for i in range(3)])

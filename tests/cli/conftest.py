@@ -1,0 +1,69 @@
+import json
+
+import numpy as np
+import pytest
+
+from skfedcal.cli import main
+from skfedcal.data import make_federation, save_federation
+
+
+@pytest.fixture
+def federation_file(tmp_path):
+    """40 clients to calibrate on and 500 rows to test on."""
+    fed = make_federation(
+        n_clients=40,
+        n_samples=1200,
+        n_classes=4,
+        n_test=500,
+        temperature=2.0,
+        random_state=0,
+    )
+    sizes = [len(labels) for _, labels in fed.clients]
+    path = tmp_path / "model.npz"
+    save_federation(
+        path,
+        fed.test_logits,
+        fed.test_labels,
+        val_logits=np.concatenate([logits for logits, _ in fed.clients]),
+        val_labels=np.concatenate([labels for _, labels in fed.clients]),
+        val_client_ids=np.repeat(np.arange(40), sizes),
+    )
+    return path
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command in this process: exit code, stdout, lines of stderr."""
+
+    def call(*words):
+        code = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err.splitlines()
+
+    return call
+
+
+@pytest.fixture
+def run_json(run):
+    def call(*words):
+        code, out, _ = run(*words, "--json")
+        assert code == 0
+        return json.loads(out)
+
+    return call
+
+
+@pytest.fixture
+def fails(run):
+    """Run a command that must fail; return its one line of error."""
+
+    def call(*words):
+        code, out, lines = run(*words)
+        errors = [line for line in lines if line.startswith("skfedcal: error: ")]
+        assert (code, out, len(errors)) == (2, "", 1)
+        # Nothing but progress and warnings beside it: no traceback, no usage.
+        rest = [line for line in lines if line not in errors]
+        assert all(line.startswith(("[", "skfedcal: warning: ")) for line in rest)
+        return errors[0].removeprefix("skfedcal: error: ")
+
+    return call

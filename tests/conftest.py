@@ -1,0 +1,58 @@
+"""Data for all tests, and the one list of public estimators."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_classification
+from threadpoolctl import threadpool_limits
+
+from skfedcal import (
+    FedBinCalibrator,
+    FederatedCalibratedClassifier,
+    FedTempCalibrator,
+    LogitTransformer,
+    make_federation,
+)
+
+CALIBRATORS = [FedBinCalibrator, FedTempCalibrator]
+ESTIMATORS = [*CALIBRATORS, FederatedCalibratedClassifier, LogitTransformer]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_blas_thread():
+    # On small arrays threads of BLAS only wait for each other: five times as slow.
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
+@pytest.fixture(scope="session")
+def public_estimators():
+    return ESTIMATORS
+
+
+@pytest.fixture(params=CALIBRATORS, ids=lambda cls: cls.__name__)
+def calibrator_class(request):
+    """Each calibrator in turn."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def federation():
+    """Logits of 3 classes, 1.8 times too large, at 12 clients with label skew."""
+    return make_federation(
+        12, 600, 3, noise=0.0, alpha=1.0, n_test=200, dtype=np.float64, random_state=0
+    )
+
+
+@pytest.fixture(scope="session")
+def clients(federation):
+    """The same as a list of (logits, labels) pairs."""
+    return federation.clients
+
+
+@pytest.fixture(scope="session")
+def features():
+    """Features, labels of 3 classes and client ids of 480 rows at 12 clients."""
+    X, y = make_classification(
+        480, 8, n_informative=5, n_classes=3, flip_y=0.2, random_state=0
+    )
+    return X, y, np.arange(480) % 12

@@ -1,0 +1,131 @@
+"""Public names: listed once, documented, and light to import."""
+
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+import skfedcal
+from skfedcal.calibrators._base import BaseCalibrator
+
+LAZY = ["skfedcal", "skfedcal.data", "skfedcal.federation", "skfedcal.privacy"]
+EAGER = ["skfedcal.calibrators", "skfedcal.compose"]
+
+
+FLAT = sorted(set(skfedcal.__all__) - {"__version__"})
+
+
+def public_objects():
+    return [
+        pytest.param(getattr(import_module(package), name), id=f"{package}.{name}")
+        for package in [*LAZY[1:], *EAGER]
+        for name in import_module(package).__all__
+    ]
+
+
+def run_python(code):
+    """Standard output of `code` in a new process."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_conftest_lists_every_public_estimator(public_estimators):
+    found = {
+        getattr(skfedcal, name)
+        for name in skfedcal.__all__
+        if hasattr(getattr(skfedcal, name), "fit")
+    }
+    assert found == set(public_estimators)
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_lazy_table_equals_all(package):
+    module = import_module(package)
+    assert module._names == sorted(set(module.__all__) - {"__version__"})
+    assert module.__all__ == sorted(module.__all__)
+    assert dir(module) == module._names
+    for name in module._names:
+        assert getattr(module, name).__name__ == name
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_unknown_name_is_an_attribute_error(package):
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        import_module(package).nothing
+
+
+@pytest.mark.parametrize("thing", public_objects())
+def test_public_name_is_documented(thing):
+    doc = inspect.getdoc(thing)
+    assert doc
+    assert doc.splitlines()[0].endswith(".")
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_flat_name_has_an_example(name):
+    doc = inspect.getdoc(getattr(skfedcal, name))
+    assert "Examples\n--------\n>>> " in doc
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_parameters_are_documented(name):
+    thing = getattr(skfedcal, name)
+    doc = inspect.getdoc(thing)
+    documented = {
+        part.strip()
+        for line in doc.splitlines()
+        if " : " in line and not line.startswith(" ")
+        for part in line.split(" : ")[0].split(",")
+    }
+    assert set(inspect.signature(thing).parameters) <= documented
+
+
+def test_estimators_share_names_of_parameters(public_estimators):
+    shared = {"eps", "delta", "clip", "privacy", "ledger", "random_state"}
+    shared |= {"classes", "input_type", "runner"}
+    for cls in public_estimators:
+        if issubclass(cls, BaseCalibrator):
+            assert shared <= set(inspect.signature(cls).parameters)
+
+
+def test_base_import_is_light():
+    heavy = ["sklearn", "scipy", "torch", "joblib", "pandas", "flwr"]
+    code = f"import sys, skfedcal; print([m for m in {heavy} if m in sys.modules])"
+    assert run_python(code) == "[]"
+
+
+def test_a_site_imports_numpy_only():
+    code = (
+        "import sys\n"
+        "import skfedcal.federation._endpoint, skfedcal.privacy._codec\n"
+        "import skfedcal.algorithms, skfedcal.data._dataset\n"
+        "heavy = 'sklearn', 'scipy', 'joblib', 'torch'\n"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    assert run_python(code) == "[]"
+
+
+def test_estimators_need_no_extra():
+    code = (
+        "import sys\n"
+        "from skfedcal import *\n"
+        "extras = 'torch', 'matplotlib', 'dp_accounting', 'flwr', 'opendp'\n"
+        "print([m for m in extras if m in sys.modules])"
+    )
+    assert run_python(code) == "[]"
+
+
+def test_imports_add_little_to_those_of_sklearn():
+    # The best of three processes each; the bound of 0.1 s is a promise of the README.
+    code = (
+        "import time, sklearn.linear_model, sklearn.frozen, sklearn.model_selection\n"
+        "start = time.process_time()\n"
+        "from skfedcal import *\n"
+        "print(time.process_time() - start)"
+    )
+    assert min(float(run_python(code)) for _ in range(3)) < 0.1
