@@ -1,10 +1,16 @@
-"""Write a file as a whole or not at all."""
+"""Write a file as a whole or not at all, and keep others off it meanwhile."""
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes on one file are not noticed there
+    fcntl = None  # type: ignore[assignment]
 
 
 def write_whole(
@@ -30,3 +36,17 @@ def write_whole(
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+@contextmanager
+def held(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold a lock beside `path`; BlockingIOError if another process has it."""
+    path = Path(os.path.realpath(path))
+    lock = path.with_name(f".{path.name}.lock")
+    with open(lock, "ab") as stream:
+        if fcntl is not None:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)

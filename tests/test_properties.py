@@ -20,6 +20,7 @@ from skfedcal.privacy._mechanisms import LatticeGaussian
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning"),
+    pytest.mark.filterwarnings("ignore::skfedcal.exceptions.LogitsWarning"),
     pytest.mark.filterwarnings("ignore::skfedcal.exceptions.PrivacyWarning"),
 ]
 

@@ -31,9 +31,7 @@ class LossDerivatives:
         self.dtype = np.dtype(dtype)
         self._buffers = np.empty((2, 0), dtype=self.dtype)
 
-    def __call__(
-        self, rows: Array, labels: Array, beta: Any, order: int = 2
-    ) -> Array:
+    def __call__(self, rows: Array, labels: Array, beta: Any, order: int = 2) -> Array:
         """Derivatives 1 to `order` (at most 5) at `beta`, one number or one per row.
 
         Returns

@@ -52,10 +52,14 @@ class TemperatureState:
         return 1.0 / self.beta
 
     @property
+    def bounded(self) -> bool:
+        """Whether the loss is flat, or falls beyond a bound."""
+        return self.flat or abs(log(self.beta)) > LOG_BOUND - 1e-6
+
+    @property
     def converged(self) -> bool:
         """Whether the optimum was reached and lies inside the bounds."""
-        inside = abs(log(self.beta)) < LOG_BOUND - 1e-6
-        return inside and not self.flat and self.error <= self.tol
+        return not self.bounded and self.error <= self.tol
 
     @property
     def tol(self) -> float:
@@ -147,10 +151,8 @@ def newton_step(
         return replace(state, error=0.0)
     low, high = (here, state.high) if slope < 0 else (state.low, here)
     x, error = _taylor_root(scaled)
-    if error < 0.1:
-        target = here + log1p(x)
-    else:
-        target = here + _log_newton(slope, curvature)
+    move = log1p(x) if error < 0.1 else _log_newton(slope, curvature)
+    target = here + move
     if not low < target < high:
         end = low if slope > 0 else high
         error = np.inf

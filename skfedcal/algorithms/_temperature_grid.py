@@ -16,8 +16,12 @@ GRID_BOUND = float(np.log(100.0))
 
 @dataclass(frozen=True, slots=True)
 class GridState:
-    """Grid point or root found; `converged` is false at either end of the grid."""
+    """Summed slopes so far and the root that they have.
 
+    `converged` is false at either end of the grid.
+    """
+
+    slopes: Array
     beta: float = 1.0
     converged: bool = False
     rounds: int = 0
@@ -52,40 +56,48 @@ class TemperatureGrid:
     def grid(self) -> Array:
         return np.linspace(-GRID_BOUND, GRID_BOUND, self.n_points)
 
+    @property
+    def _order(self) -> int:
+        return 3 if self.clip is None else 1
+
     def init(self, n_classes: int) -> GridState:
-        return GridState()
+        return GridState(np.zeros((self.n_points, self._order)))
 
     def broadcast(self, state: GridState) -> Arrays:
         return {"log_beta": self.grid}
 
     def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
-        order = 3 if self.clip is None else 1
-        return {"slopes": BlockSpec((self.n_points, order), clip=self.clip)}
+        return {"slopes": BlockSpec((self.n_points, self._order), clip=self.clip)}
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
-        order = 3 if self.clip is None else 1
-        out = np.zeros((len(clients), self.n_points, order))
+        out = np.zeros((len(clients), self.n_points, self._order))
         derivatives = LossDerivatives(np.float64)
         for block in clients.blocks():
             for i, log_beta in enumerate(broadcast["log_beta"]):
                 beta = np.exp(log_beta)
-                values = derivatives(block.rows, block.labels, beta, order)
+                values = derivatives(block.rows, block.labels, beta, self._order)
                 out[block.clients, i] += block.sum_by_client(values)
         if self.clip is not None:
             out /= np.maximum(clients.sizes, 1)[:, None, None]
         return {"slopes": out}
 
     def update(self, state: GridState, total: Sums, n_clients: int) -> GridState:
-        slopes = total["slopes"]
+        slopes = state.slopes + total["slopes"]
         if self.clip is None:
-            return _quintic_root(self.grid, slopes)
-        return _isotonic_root(self.grid, slopes[:, 0])
+            log_beta, inside = _quintic_root(self.grid, slopes)
+        else:
+            log_beta, inside = _isotonic_root(self.grid, slopes[:, 0])
+            # Both ends must stand out of the noise for a root to mean anything.
+            noise = total.noise.get("slopes", 0.0) * np.sqrt(state.rounds + 1)
+            inside &= min(-slopes.min(), slopes.max()) > 4 * noise
+        return GridState(slopes, float(np.exp(log_beta)), inside, state.rounds + 1)
 
     def done(self, state: GridState) -> bool:
-        return state.rounds > 0
+        return state.rounds >= self.n_rounds
 
 
-def _quintic_root(grid: Array, slopes: Array) -> GridState:
+def _quintic_root(grid: Array, slopes: Array) -> tuple[float, bool]:
+    """Root in ``log(beta)``, and whether it lies inside the grid."""
     beta = np.exp(grid)[:, None] ** [1, 2, 3]
     first, second, third = (slopes * beta).T
     # Slope of the loss in log(beta) with two derivatives, by the chain rule.
@@ -95,7 +107,7 @@ def _quintic_root(grid: Array, slopes: Array) -> GridState:
     if not rising.size or not (first > 0).any():
         # A flat end (all zero) is no optimum either; the middle of it is T = 1.
         end = 0.0 if not first.any() else (grid[0] if first[-1] > 0 else grid[-1])
-        return GridState(float(np.exp(end)), rounds=1)
+        return float(end), False
     i = int(rising[0])
     width = grid[i + 1] - grid[i]
     left, right = (values[k] * width ** np.arange(3.0) for k in (i, i + 1))
@@ -105,7 +117,7 @@ def _quintic_root(grid: Array, slopes: Array) -> GridState:
         low, high = (
             (middle, high) if _hermite(left, right, middle) < 0 else (low, middle)
         )
-    return GridState(float(np.exp(grid[i] + width * high)), True, 1)
+    return float(grid[i] + width * high), True
 
 
 def _hermite(left: Array, right: Array, t: float) -> float:
@@ -117,17 +129,15 @@ def _hermite(left: Array, right: Array, t: float) -> float:
     return float(np.dot(weights, left) + np.dot(mirror, right))
 
 
-def _isotonic_root(grid: Array, slope: Array) -> GridState:
+def _isotonic_root(grid: Array, slope: Array) -> tuple[float, bool]:
     curve = isotonic(slope)
     above = np.flatnonzero(curve >= 0)
     if not above.size or above[0] == 0:
         end = grid[-1] if not above.size else grid[0]
-        return GridState(float(np.exp(end)), rounds=1)
+        return float(end), False
     i = int(above[0])
     part = -curve[i - 1] / (curve[i] - curve[i - 1])
-    return GridState(
-        float(np.exp(grid[i - 1] + part * (grid[i] - grid[i - 1]))), True, 1
-    )
+    return float(grid[i - 1] + part * (grid[i] - grid[i - 1])), True
 
 
 def isotonic(values: Array) -> Array:

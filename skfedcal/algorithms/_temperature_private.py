@@ -60,6 +60,8 @@ class TemperaturePosterior:
     ----------
     clip : float, default=None
         Bound on a client's mean slope in every round; None follows a public schedule.
+    curvature_clip : float, default=1.0
+        Bound on a client's mean curvature.
     full_rows : int, default=25
         A client with this many rows counts fully, one with fewer in proportion.
     n_rounds : int, default=5
@@ -67,6 +69,7 @@ class TemperaturePosterior:
     """
 
     clip: float | None = None
+    curvature_clip: float = 1.0
     full_rows: int = 25
     n_rounds: int = 5
 
@@ -89,14 +92,15 @@ class TemperaturePosterior:
         slope = beta * sums[:, 0]
         curvature = beta**2 * sums[:, 1] + slope
         scale = np.maximum(clients.sizes, self.full_rows)
-        units = np.array([float(broadcast["clip"]), 1.0])
+        units = np.array([float(broadcast["clip"]), self.curvature_clip])
         return {"slopes": np.column_stack([slope, curvature]) / scale[:, None] / units}
 
     def update(self, state: PrivateState, total: Sums, n_clients: int) -> PrivateState:
         slope, curvature = total["slopes"] / n_clients
         noise = total.noise.get("slopes", 0.0) / n_clients
-        shrink = noise**2 / (noise**2 + _CURVATURE_SD**2)
-        curvature += shrink * (_CURVATURE - curvature)
+        curvature *= self.curvature_clip
+        spread = (noise * self.curvature_clip) ** 2
+        curvature += spread / (spread + _CURVATURE_SD**2) * (_CURVATURE - curvature)
         curvature = max(curvature, _CURVATURE_FLOOR)
         step = float(np.clip(slope * state.clip / curvature, -_MAX_STEP, _MAX_STEP))
         state = replace(

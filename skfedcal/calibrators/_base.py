@@ -1,5 +1,6 @@
 """What all calibrators share: reading clients, running rounds, predicting."""
 
+import warnings
 from abc import ABCMeta, abstractmethod
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from skfedcal.calibrators import _persist
 from skfedcal.data._classes import ClassMap
 from skfedcal.data._scores import INPUT_TYPES, check_scores, to_logits
 from skfedcal.data._validate import make_dataset
+from skfedcal.exceptions import PrivacyWarning
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._mixin import PrivacyMixin
 from skfedcal.privacy._models import ReleasePlan
@@ -91,13 +93,14 @@ class BaseCalibrator(
             input_type=self.input_type,
         )
         _check_weights(clients.weights, model)
+        assumptions = self._label_assumptions(model, classes)
         setting = FitSetting(
             clients.n_classes, model.private, model.unit, clients.weights is not None
         )
         runner = self.runner if self.runner is not None else FederatedRunner()
         algorithm = self._make_algorithm(setting)
-        if runner.n_rounds is not None:
-            algorithm = replace(algorithm, n_rounds=runner.n_rounds)
+        schedule = runner.schedule(algorithm, len(clients))
+        algorithm = replace(algorithm, n_rounds=schedule.n_rounds)
         entropy = self._entropy(model)
         mechanism = self._build_mechanism(
             model,
@@ -126,7 +129,8 @@ class BaseCalibrator(
         self._set_state(state)
         self.n_clients_ = len(clients)
         self.n_rounds_ = len(self.history_)
-        self.privacy_ = mechanism.report()
+        report = mechanism.report()
+        self.privacy_ = replace(report, assumptions=(*report.assumptions, *assumptions))
         self._after_fit(setting)
         root.call_on_fit_task_end(estimator=self)
         return self
@@ -215,6 +219,20 @@ class BaseCalibrator(
     def _restore_classes(self, classes, order):
         self._class_map = ClassMap(classes, order)
         self.classes_ = classes
+
+    def _label_assumptions(self, model, classes):
+        """Say so where the set of labels, which y decides, must be public."""
+        given = self.classes is not None
+        numbered = classes.plain and self.n_features_in_ in (1, len(classes))
+        if not model.private or given or numbered:
+            return ()
+        warnings.warn(
+            "The class labels were read from private y; pass `classes` so that only "
+            "public knowledge decides which classes there are.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
+        return ("the set of class labels, read from y, is public",)
 
     def _noise_split(self):
         """How noise is divided over blocks."""

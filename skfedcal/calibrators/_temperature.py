@@ -137,12 +137,17 @@ class FedTempCalibrator(BaseCalibrator):
             return TemperatureGrid() if self.solver == "grid" else TemperatureNewton()
         if self.solver == "grid":
             return TemperatureGrid(n_points=17, clip=clip or 1.0)
-        full_rows = 1 if setting.unit == "example" else 25
-        return TemperaturePosterior(clip=clip, full_rows=full_rows)
+        if setting.unit == "example":
+            # One row can be far more wrong than the mean of a client's rows.
+            return TemperaturePosterior(
+                clip=clip or 10.0, curvature_clip=40.0, full_rows=1
+            )
+        return TemperaturePosterior(clip=clip)
 
     def _set_state(self, state):
         self.temperature_ = float(state.temperature)
         self.converged_ = bool(state.converged)
+        self._bounded = getattr(state, "bounded", True)
 
     def _after_fit(self, setting):
         if self.converged_:
@@ -152,11 +157,17 @@ class FedTempCalibrator(BaseCalibrator):
                 "The noise leaves the temperature open: this many clients with this "
                 "eps say little more than the prior around T = 1."
             )
-        else:
+        elif self._bounded:
             text = (
-                f"The log loss has no clear minimum: stopped at T = "
+                f"The log loss has no minimum inside the bounds: stopped at T = "
                 f"{self.temperature_:.4g}. The rows may be all right, all wrong, or "
                 "without information about the labels."
+            )
+        else:
+            text = (
+                f"Not converged after {self.n_rounds_} rounds: cohorts that change "
+                "from round to round move the optimum. Use cohort='full', or "
+                "solver='grid'."
             )
         warnings.warn(text, CalibrationWarning, stacklevel=4)
 

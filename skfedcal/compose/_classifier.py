@@ -97,7 +97,7 @@ class FederatedCalibratedClassifier(
         among its assumptions that the classifier is not covered.
     n_features_in_ : int
         Number of features, if `estimator_` tells it.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if `estimator_` tells them.
 
     See Also

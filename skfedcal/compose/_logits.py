@@ -47,7 +47,7 @@ class LogitTransformer(
         Labels of the columns.
     n_features_in_ : int
         Number of features, if `estimator_` tells it.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if `estimator_` tells them.
 
     See Also

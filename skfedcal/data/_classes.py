@@ -33,7 +33,7 @@ class ClassMap:
     def columns(self, y):
         """Column of each label, in a small integer type."""
         small = np.int16 if len(self) < 2**15 else np.int32
-        if y.dtype.kind in "iu" and self.in_order and self._plain:
+        if y.dtype.kind in "iu" and self.in_order and self.plain:
             return y.astype(small)
         return self.order[np.searchsorted(self.classes, y)].astype(small)
 
@@ -43,7 +43,8 @@ class ClassMap:
         return bool((self.order == np.arange(len(self))).all())
 
     @property
-    def _plain(self):
+    def plain(self):
+        """Whether labels are the column numbers."""
         return self.classes.dtype.kind in "iu" and bool(
             (self.classes == np.arange(len(self))).all()
         )

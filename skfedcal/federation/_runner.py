@@ -6,11 +6,12 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, inf
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
+from skfedcal._files import held
 from skfedcal._params import FrozenParams
 from skfedcal.algorithms._base import Array, FederatedAlgorithm
 from skfedcal.data._dataset import FederatedDataset
@@ -66,7 +67,8 @@ class FederatedRunner(FrozenParams):
     cohort : {'full', 'permuted', 'independent', 'poisson'}, default='full'
         Who takes part in a round. 'full': everyone (asked in cohorts of `cohort_size`
         if that is given, added up, and released once). 'permuted': the next
-        `cohort_size` clients of a random order. 'independent': `cohort_size` clients
+        `cohort_size` clients of a random order; a method of one round then goes
+        through all of them once. 'independent': `cohort_size` clients
         drawn anew. 'poisson': each client with chance ``cohort_size / n_clients``,
         the one form of sampling that lowers the noise.
     cohort_size : int, default=None
@@ -110,6 +112,8 @@ class FederatedRunner(FrozenParams):
         self._validate(n_clients)
         n_rounds = algorithm.n_rounds if self.n_rounds is None else self.n_rounds
         size = n_clients if self.cohort_size is None else self.cohort_size
+        if self.cohort == "permuted" and self.n_rounds is None and n_rounds == 1:
+            n_rounds = ceil(n_clients / size)  # one pass over everybody
         return Schedule(self.cohort, n_clients, size, n_rounds)
 
     def run(
@@ -139,6 +143,29 @@ class FederatedRunner(FrozenParams):
         on_round : callable, default=None
             Called after each round; True stops the run and refunds nothing.
         """
+        if self.checkpoint is None:
+            return self._run(
+                algorithm, clients, mechanism, entropy, n_classes, on_round
+            )
+        try:
+            with held(self.checkpoint):
+                return self._run(
+                    algorithm, clients, mechanism, entropy, n_classes, on_round
+                )
+        except BlockingIOError as error:
+            raise CheckpointError(
+                f"{self.checkpoint} is in use by another process."
+            ) from error
+
+    def _run(
+        self,
+        algorithm: FederatedAlgorithm[Any],
+        clients: FederatedDataset | Backend,
+        mechanism: SumMechanism,
+        entropy: Entropy,
+        n_classes: int | None,
+        on_round: Callable[[Any, RoundRecord], bool] | None,
+    ) -> tuple[Any, list[RoundRecord]]:
         backend = self._engine(clients)
         if n_classes is None:
             if not isinstance(clients, FederatedDataset):
@@ -160,7 +187,12 @@ class FederatedRunner(FrozenParams):
             )
         key = int.from_bytes(entropy.child(_KEY_STREAM).uint64(2).tobytes())
         run = _Run.start(self, digest, key, state)
-        mechanism.open(run.run_id, rounds_done=run.n_done)
+        mechanism.open(
+            run.run_id,
+            rounds_done=run.n_done,
+            n_participations=schedule.n_participations,
+            sampling_rate=schedule.sampling_rate,
+        )
         for index in range(run.n_done, schedule.n_rounds):
             if run.finished:
                 break

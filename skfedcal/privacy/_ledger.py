@@ -23,6 +23,7 @@ from skfedcal.privacy._ledger_records import (
     head_of,
     read_event,
     same_release,
+    unit_of,
 )
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class PrivacyLedger:
                 # The process that wrote the record may have died before its sync.
                 self._store.sync()
                 return same_release(totals.runs[run_id], entry)
+            self._check_unit(totals.account(population), entry)
             self._check_affordable(totals.account(population), entry)
             return self._store.append(entry)["id"]
 
@@ -288,6 +290,15 @@ class PrivacyLedger:
                 "This ledger refuses mode='simulation': noise from a seed protects "
                 "nobody who can guess the seed. Pass random_state=None, or use "
                 "PrivacyLedger(path, require_secure=False)."
+            )
+
+    def _check_unit(self, account: Account, entry: Record) -> None:
+        unit = unit_of(entry)
+        if unit is not None and account.unit not in (None, unit):
+            raise ValueError(
+                f"Population {entry['population']!r} is an account per {account.unit}, "
+                f"and this release hides one {unit}: their sum means nothing. Use "
+                "another ledger."
             )
 
     def _check_affordable(self, account: Account, entry: Record) -> None:

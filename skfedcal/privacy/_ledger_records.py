@@ -134,6 +134,11 @@ def read_event(event: Record) -> "PrivacyEvent":
     return event_from_dict(event)
 
 
+def unit_of(entry: Record) -> str | None:
+    """Return what the release hides, a client or an example, where it says so."""
+    return (entry["details"] or {}).get("unit")
+
+
 class Account:
     """Running total of one population; Gaussian events fold into one."""
 
@@ -142,6 +147,7 @@ class Account:
         self.eps_slack = 0.0
         self.delta_slack = 0.0
         self.others: list[PrivacyEvent] = []
+        self.unit: str | None = None
 
     def add(self, event: "PrivacyEvent") -> None:
         from skfedcal.privacy._events import GaussianEvent
@@ -191,7 +197,9 @@ class Totals:
                     f"{where}, line {record['n'] + 1} holds an event that this "
                     f"version of skfedcal cannot read: {record['event']!r}."
                 ) from error
-            self.accounts.setdefault(record["population"], Account()).add(event)
+            account = self.accounts.setdefault(record["population"], Account())
+            account.add(event)
+            account.unit = account.unit or unit_of(record)
             if record["run_id"] is not None:
                 self.runs[record["run_id"]] = record
             self.n_counted += 1

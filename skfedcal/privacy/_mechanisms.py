@@ -30,10 +30,18 @@ class SumMechanism(Protocol):
     def unit(self) -> Literal["client", "example"]:
         """What one encoded row stands for."""
 
-    def open(self, run_id: str, rounds_done: int = 0) -> None:
+    def open(
+        self,
+        run_id: str,
+        rounds_done: int = 0,
+        *,
+        n_participations: int | None = None,
+        sampling_rate: float | None = None,
+    ) -> None:
         """Pay for all rounds; called before any client is contacted.
 
-        A resumed run has the same `run_id` and says how many rounds are released.
+        A resumed run has the same `run_id` and says how many rounds are released. The
+        runner says who will take part; what was not planned for is refused.
         """
 
     def codec(self, spec: Spec) -> Codec:
@@ -58,7 +66,7 @@ class ExactSum:
     unit: Literal["client", "example"] = "client"
     n_clients: int = 0
 
-    def open(self, run_id: str, rounds_done: int = 0) -> None:
+    def open(self, run_id: str, rounds_done: int = 0, **_: float | None) -> None:
         """Nothing to pay."""
 
     def codec(self, spec: Spec) -> Codec:
@@ -130,7 +138,25 @@ class LatticeGaussian:
         self._next_round = 0
         self._clips: dict[str, float | None] = {}
 
-    def open(self, run_id: str, rounds_done: int = 0) -> None:
+    def open(
+        self,
+        run_id: str,
+        rounds_done: int = 0,
+        *,
+        n_participations: int | None = None,
+        sampling_rate: float | None = None,
+    ) -> None:
+        planned = self.plan
+        if (n_participations or 0) > planned.n_rounds or (
+            sampling_rate is not None
+            and planned.mu is None
+            and sampling_rate > planned.sampling_rate
+        ):
+            raise RuntimeError(
+                f"The noise was planned for {planned.n_rounds} rounds at sampling rate "
+                f"{planned.sampling_rate:g}; the run has up to {n_participations} at "
+                f"{sampling_rate}."
+            )
         self._releases_left -= rounds_done
         self._next_round = rounds_done
         self._receipt = self._ledger.debit(
