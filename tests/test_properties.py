@@ -123,7 +123,9 @@ def test_order_and_ties_are_kept(cal, data):
     assert (np.diff(np.take_along_axis(out, ranks, axis=1), axis=1) >= 0).all()
     for a, b in zip(rows, out, strict=True):
         assert len(set(b)) <= len(set(a))
-    np.testing.assert_array_equal(cal.predict(rows), rows.argmax(axis=1))
+    # Denormal gaps vanish when they are divided by T: a tie to rounding.
+    chosen = np.take_along_axis(rows, cal.predict(rows)[:, None], axis=1)[:, 0]
+    assert (chosen >= rows.max(axis=1) - 1e-30).all()
 
 
 @over(CALIBRATORS)

@@ -8,6 +8,8 @@ Every operation acts on each row alone (no BLAS: its kernels treat the last rows
 block differently), so a row gives the same bits in any block, for one client or many.
 """
 
+import threading
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,14 @@ from skfedcal._logits import FEW_COLUMNS, MAX_SPAN
 
 Array = NDArray[Any]
 
+# A buffer larger than this (one row of a million columns) is not kept.
+_KEEP_BYTES = 1 << 22
+
 
 class LossDerivatives:
-    """Derivatives of each row's log loss in ``beta``, from two reused buffers.
+    """Derivatives of each row's log loss in ``beta``, in reused buffers.
+
+    What a call returns is valid until the next call in the same thread.
 
     Parameters
     ----------
@@ -29,7 +36,6 @@ class LossDerivatives:
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = np.dtype(dtype)
-        self._buffers = np.empty((2, 0), dtype=self.dtype)
 
     def __call__(self, rows: Array, labels: Array, beta: Any, order: int = 2) -> Array:
         """Derivatives 1 to `order` (at most 5) at `beta`, one number or one per row.
@@ -42,7 +48,7 @@ class LossDerivatives:
         np.multiply(gaps, self._per_row(beta, by_column), out=power)
         np.exp(power, out=power)
         total = _row_sums(power, by_column).astype(np.float64)
-        raw = np.empty((order, len(labels)))
+        raw = _scratch("raw", (order, len(labels)), np.float64)
         for moment in raw:
             np.multiply(power, gaps, out=power)
             np.divide(_row_sums(power, by_column), total, out=moment)
@@ -52,9 +58,8 @@ class LossDerivatives:
         """Rows minus their maximum, a buffer of the same shape, and the layout."""
         by_column = rows.shape[1] <= FEW_COLUMNS
         shape = rows.shape[::-1] if by_column else rows.shape
-        if self._buffers.shape[1] < rows.size:
-            self._buffers = np.empty((2, rows.size), dtype=self.dtype)
-        gaps, power = (b[: rows.size].reshape(shape) for b in self._buffers)
+        gaps = _scratch("gaps", shape, self.dtype)
+        power = _scratch("power", shape, self.dtype)
         with np.errstate(over="ignore"):  # 1e308 - (-1e308): clipped right below
             if by_column:
                 np.copyto(gaps, rows.T)
@@ -70,6 +75,22 @@ class LossDerivatives:
     def _per_row(self, beta: Any, by_column: bool) -> Array:
         beta = np.asarray(beta, dtype=self.dtype)
         return beta if by_column or beta.ndim == 0 else beta[:, None]
+
+
+# Fresh pages cost more than the arithmetic on them: each thread keeps its buffers, at
+# most a few megabytes, from block to block and from fit to fit.
+_kept = threading.local()
+
+
+def _scratch(name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Array with arbitrary content, valid until the next call with this name."""
+    n_bytes = prod(shape) * np.dtype(dtype).itemsize
+    buffer = getattr(_kept, name, None)
+    if buffer is None or buffer.nbytes < n_bytes:
+        buffer = np.empty(n_bytes, dtype=np.uint8)
+        if n_bytes <= _KEEP_BYTES:
+            setattr(_kept, name, buffer)
+    return buffer[:n_bytes].view(dtype).reshape(shape)
 
 
 def _own(gaps: Array, labels: Array, by_column: bool) -> Array:

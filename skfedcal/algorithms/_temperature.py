@@ -17,8 +17,8 @@ LOG_BOUND = log(1e4)
 # One row in 32, then one in 4, brings the start close; a sample this small is skipped.
 _STAGES = (32, 4, 1)
 _MIN_ROWS = 200
-# A step in log(beta) this short ends a sample: more is below its own random error.
-_NEAR = {32: 0.3, 4: 0.1}
+# A step in log(beta) this short ends a sample: the next one mends what is left.
+_NEAR = {32: 1.0, 4: 0.3}
 _MAX_SAMPLE_ROUNDS = 4
 
 # Slope and curvature per row below which the loss is flat, well above the resolution

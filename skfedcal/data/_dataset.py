@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 # Entries per block: the buffers of a kernel stay in the second-level cache.
-BLOCK_CELLS = 1 << 16
+BLOCK_CELLS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """Derivatives of the log loss against finite differences and exact arithmetic."""
 
-import mpmath
 import numpy as np
 import pytest
 
@@ -9,6 +8,7 @@ from skfedcal.algorithms._moments import LossDerivatives
 
 def exact(row, label, beta, order):
     """Derivatives 1..order of ``log sum exp(beta d) - beta d_y``, in 60 digits."""
+    mpmath = pytest.importorskip("mpmath", reason="comes with torch")
     with mpmath.workdps(60):
         gaps = [mpmath.mpf(float(v)) - mpmath.mpf(float(max(row))) for v in row]
 
