@@ -1,10 +1,10 @@
 """Share of the NLL gap between T = 1 and the central optimum that a private fit closes.
 
-    python -m benchmarks.bench_private_temperature DATA_FOLDER
+python -m benchmarks.bench_private_temperature FOLDER
 
-reads .npz files with `logits`, `labels`, optional `client` and `val_*` arrays. Files with
-validation rows calibrate on these (Dirichlet(0.1) over 100 clients unless they name
-clients) and are scored on the others; files without are halved at random.
+reads .npz files with `logits`, `labels`, optional `client` and `val_*` arrays. Files
+with validation rows calibrate on these (Dirichlet(0.1) over 100 clients unless they
+name clients) and are scored on the others; files without are halved at random.
 """
 
 import warnings

@@ -8,19 +8,18 @@ Every operation acts on each row alone (no BLAS: its kernels treat the last rows
 block differently), so a row gives the same bits in any block, for one client or many.
 """
 
-import threading
-from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal._logits import FEW_COLUMNS, MAX_SPAN
+from skfedcal._scratch import scratch
 
 Array = NDArray[Any]
 
-# A buffer larger than this (one row of a million columns) is not kept.
-_KEEP_BYTES = 1 << 22
+# Weights of a row that add up to less than this have moments in range in float32.
+_SAFE_TOTAL = 1e20
 
 
 class LossDerivatives:
@@ -44,65 +43,71 @@ class LossDerivatives:
         -------
         ndarray of shape (order, n_rows)
         """
-        gaps, power, by_column = self._gaps(rows)
-        np.multiply(gaps, self._per_row(beta, by_column), out=power)
-        np.exp(power, out=power)
-        total = _row_sums(power, by_column).astype(np.float64)
-        raw = _scratch("raw", (order, len(labels)), np.float64)
-        for moment in raw:
-            np.multiply(power, gaps, out=power)
-            np.divide(_row_sums(power, by_column), total, out=moment)
-        return _cumulants(raw, _own(gaps, labels, by_column))
+        beta = np.asarray(beta, dtype=self.dtype)
+        raw = scratch("raw", (order, len(labels)), np.float64)
+        # Most rows are measured from their own logit, which saves the search for the
+        # maximum. Where that is too far below the maximum, or the row too wide, the
+        # exponentials are out of range: these rows are done again, from the maximum.
+        own = _own(rows, labels)
+        with np.errstate(all="ignore"):
+            total, narrow = self._moments(rows, own, beta, raw)
+            far = ~((total < _SAFE_TOTAL) & np.isfinite(raw[-1]))
+            if not narrow:
+                far |= ~(rows.min(axis=1) > own - MAX_SPAN / 2)
+            out = _cumulants(raw)
+        if far.any():
+            own_beta = beta if beta.ndim == 0 else beta[far]
+            out[:, far] = self._from_top(rows[far], own[far], own_beta, order)
+        return out
 
-    def _gaps(self, rows: Array) -> tuple[Array, Array, bool]:
-        """Rows minus their maximum, a buffer of the same shape, and the layout."""
+    def _from_top(self, rows: Array, own: Array, beta: Array, order: int) -> Array:
+        """Derivatives of rows that are measured from their maximum."""
+        top = rows.max(axis=1)
+        raw = np.empty((order, len(rows)))
+        self._moments(rows, top, beta, raw)
+        out = _cumulants(raw)
+        with np.errstate(over="ignore"):  # 1e308 - (-1e308): clipped right here
+            gap = np.subtract(own, top, dtype=self.dtype)
+        out[0] -= np.maximum(gap, -MAX_SPAN)
+        return out
+
+    def _moments(
+        self, rows: Array, zero: Array, beta: Array, out: Array
+    ) -> tuple[Array, bool]:
+        """Put raw moments of ``rows - zero`` into `out`.
+
+        Returns the sums of weights, and whether all rows are narrow.
+        """
         by_column = rows.shape[1] <= FEW_COLUMNS
         shape = rows.shape[::-1] if by_column else rows.shape
-        gaps = _scratch("gaps", shape, self.dtype)
-        power = _scratch("power", shape, self.dtype)
+        gaps = scratch("gaps", shape, self.dtype)
+        power = scratch("power", shape, self.dtype)
         with np.errstate(over="ignore"):  # 1e308 - (-1e308): clipped right below
             if by_column:
                 np.copyto(gaps, rows.T)
-                gaps -= gaps.max(axis=0, initial=-np.inf)
+                gaps -= zero
             else:
-                # Twice as fast as max(axis=1) at a hundred columns.
-                top = rows[np.arange(len(rows)), rows.argmax(axis=1)]
-                np.subtract(rows, top[:, None], out=gaps)
-        if gaps.size and gaps.min() < -MAX_SPAN:
+                np.subtract(rows, zero[:, None], out=gaps, dtype=self.dtype)
+        narrow = not gaps.size or bool(gaps.min() > -MAX_SPAN / 2)
+        if not narrow:
             np.maximum(gaps, -MAX_SPAN, out=gaps)
-        return gaps, power, by_column
-
-    def _per_row(self, beta: Any, by_column: bool) -> Array:
-        beta = np.asarray(beta, dtype=self.dtype)
-        return beta if by_column or beta.ndim == 0 else beta[:, None]
-
-
-# Fresh pages cost more than the arithmetic on them: each thread keeps its buffers, at
-# most a few megabytes, from block to block and from fit to fit.
-_kept = threading.local()
+        per_row = beta if by_column or beta.ndim == 0 else beta[:, None]
+        np.multiply(gaps, per_row, out=power)
+        np.exp(power, out=power)
+        total = _row_sums(power, by_column).astype(np.float64)
+        for moment in out:
+            np.multiply(power, gaps, out=power)
+            np.divide(_row_sums(power, by_column), total, out=moment)
+        return total, narrow
 
 
-def _scratch(name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Array with arbitrary content, valid until the next call with this name."""
-    n_bytes = prod(shape) * np.dtype(dtype).itemsize
-    buffer = getattr(_kept, name, None)
-    if buffer is None or buffer.nbytes < n_bytes:
-        buffer = np.empty(n_bytes, dtype=np.uint8)
-        if n_bytes <= _KEEP_BYTES:
-            setattr(_kept, name, buffer)
-    return buffer[:n_bytes].view(dtype).reshape(shape)
-
-
-def _own(gaps: Array, labels: Array, by_column: bool) -> Array:
-    """Entry of each row's own class; one index is faster than two."""
-    n_rows = len(labels)
-    flat = labels.astype(np.intp)
-    if by_column:
-        flat *= n_rows
-        flat += np.arange(n_rows)
-    else:
-        flat += np.arange(0, gaps.size, gaps.shape[1])
-    return gaps.ravel().take(flat)
+def _own(rows: Array, labels: Array) -> Array:
+    """Entry of each row's own class."""
+    if not rows.flags.c_contiguous:
+        return rows[np.arange(len(labels)), labels]
+    where = np.arange(0, rows.size, rows.shape[1])
+    where += labels
+    return rows.ravel().take(where)
 
 
 def _row_sums(values: Array, by_column: bool) -> Array:
@@ -114,10 +119,9 @@ def _row_sums(values: Array, by_column: bool) -> Array:
     return np.add.reduce(values, axis=0)
 
 
-def _cumulants(raw: Array, own: Array) -> Array:
-    """Raw moments to slope and cumulants, in place."""
-    mean = raw[0].copy()
-    raw[0] -= own
+def _cumulants(raw: Array) -> Array:
+    """Raw moments to mean and cumulants, in place."""
+    mean = raw[0]
     if len(raw) == 1:
         return raw
     square = mean * mean

@@ -9,10 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._logits import FEW_COLUMNS
+from skfedcal._scratch import scratch
+
 Array = NDArray[Any]
 
-# Entries per block: the buffers of a kernel stay in the second-level cache.
-BLOCK_CELLS = 1 << 17
+# Entries per block: large enough to spread numpy's cost per call, small enough for the
+# cache. Blocks of few columns also carry several float64 values per row.
+FEW_COLUMNS_CELLS, BLOCK_CELLS = 1 << 17, 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ class FederatedDataset:
             self,
             labels=self.labels[packed],
             offsets=offsets,
-            names=[self.names[i] for i in positions],
+            names=_Picked(self.names, positions),
             weights=None if self.weights is None else self.weights[packed],
             order=packed if self.order is None else self.order[packed],
         )
@@ -163,14 +167,17 @@ class FederatedDataset:
             self, offsets=np.arange(start, stop + 1), names=range(stop - start)
         )
 
-    def blocks(self, cells: int = BLOCK_CELLS) -> Iterator[Block]:
-        """Cut the rows into blocks of about `cells` entries.
+    def blocks(self, cells: int | None = None) -> Iterator[Block]:
+        """Cut the rows into blocks of about `cells` entries; None picks a good size.
 
         A block holds whole clients, or a piece of one client that is cut from its
         own first row on. Sums over blocks therefore depend, to the last bit, on the
         client's own rows only.
         """
-        limit = max(1, cells // max(1, self.rows[:1].size))
+        width = max(1, self.rows[:1].size)
+        if cells is None:
+            cells = FEW_COLUMNS_CELLS if width <= FEW_COLUMNS else BLOCK_CELLS
+        limit = max(1, cells // width)
         first = 0
         while first < len(self):
             start = self.offsets[first]
@@ -188,16 +195,39 @@ class FederatedDataset:
         """Add up `values` of shape (..., n_rows) to shape (n_clients, ...)."""
         return segment_sums(values, self.offsets - self.offsets[0])
 
+    def _gather(self, start: int, stop: int) -> Array:
+        """Packed rows; a gathered block is valid until the next one."""
+        if self.order is None:
+            return self.rows[start:stop]
+        index = self.order[start:stop]
+        out = scratch("rows", (len(index), *self.rows.shape[1:]), self.rows.dtype)
+        # The mode that needs no buffer; `order` is always inside.
+        return np.take(self.rows, index, axis=0, out=out, mode="clip")
+
     def _block(self, first: int, last: int, start: int, stop: int) -> Block:
         where = slice(start, stop)
-        rows = self.rows[where] if self.order is None else self.rows[self.order[where]]
         return Block(
-            rows,
+            self._gather(start, stop),
             self.labels[where],
             None if self.weights is None else self.weights[where],
             slice(first, last),
             np.clip(self.offsets[first : last + 1], start, stop) - start,
         )
+
+
+class _Picked(Sequence[Hashable]):
+    """Names at some positions; a list of a hundred thousand would take longer."""
+
+    def __init__(self, names: Sequence[Hashable], positions: Array) -> None:
+        self._names, self._positions = names, positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _Picked(self._names, self._positions[index])
+        return self._names[self._positions[index]]
 
 
 def segment_sums(values: Array, offsets: Array) -> Array:

@@ -8,7 +8,7 @@ from sklearn.utils.validation import validate_data
 from skfedcal import _logits
 from skfedcal.exceptions import LogitsWarning
 
-__all__ = ["INPUT_TYPES", "check_scores", "to_logits"]
+__all__ = ["INPUT_TYPES", "check_scores", "from_tensor", "to_logits"]
 
 INPUT_TYPES = ("logits", "log_proba", "proba")
 
@@ -20,8 +20,7 @@ _SUM_TOLERANCE = 1e-3
 
 def check_scores(estimator, X, *, reset):
     """Validate rows of scores; 1-D input becomes one column."""
-    if hasattr(X, "detach"):  # a torch tensor, possibly with a gradient or on a GPU
-        X = X.detach().cpu().numpy()
+    X = from_tensor(X)
     if _is_1d(X):
         if not reset and estimator.n_features_in_ != 1:
             raise ValueError(
@@ -37,6 +36,15 @@ def check_scores(estimator, X, *, reset):
     if bad or (np.isneginf(low) and not np.isfinite(_logits.row_max(X)).all()):
         raise ValueError("Input X contains NaN, +inf, or a row of only -inf.")
     return X
+
+
+def from_tensor(X):
+    """Array of a torch tensor, possibly with a gradient or on a GPU; else X itself."""
+    if not hasattr(X, "detach"):
+        return X
+    X = X.detach().cpu()
+    # numpy has no bfloat16; float32 holds every value of it.
+    return (X.float() if "bfloat16" in str(X.dtype) else X).numpy()
 
 
 def to_logits(X, n_classes, *, input_type, warn=False):

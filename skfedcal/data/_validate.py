@@ -7,7 +7,7 @@ from sklearn.utils.validation import _num_samples
 from skfedcal.data._classes import resolve_classes
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.data._parse import parse_clients
-from skfedcal.data._scores import check_scores, to_logits
+from skfedcal.data._scores import check_scores, from_tensor, to_logits
 
 __all__ = ["make_dataset"]
 
@@ -108,7 +108,7 @@ def _pool(raw):
 def _check_client(raw, i, name, size, blocks, columns):
     """Logits of client `i` as a matrix that fits those before it."""
     X = raw.X[i]
-    block = X.detach().cpu().numpy() if hasattr(X, "detach") else np.asarray(X)
+    block = np.asarray(from_tensor(X))
     block = block.reshape(-1, 1) if block.ndim == 1 and block.size else block
     if len(block) != size:
         raise ValueError(

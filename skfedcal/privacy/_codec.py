@@ -28,6 +28,8 @@ Array = NDArray[Any]
 Integers = NDArray[np.int64]
 
 _LIMB_SCALES = (2.0**24, 2.0**-8, 2.0**-40)
+_RESOLUTION = 1 << 40
+_FEW_VALUES = 64
 _WIDE_LIMIT = 2.0**55 * (1 - 2.0**-20)
 _LIMB_BITS = 32
 
@@ -205,6 +207,9 @@ def _to_limbs(values: Array) -> Integers:
 
 def _from_limbs(total: Integers) -> Array:
     """Value of a sum of limbs, to the last bits of a float."""
+    if total.shape[1] <= _FEW_VALUES:  # python integers are exact and faster
+        joined = [(h << 64) + (m << 32) + low for h, m, low in total.T.tolist()]
+        return np.array([value / _RESOLUTION for value in joined])
     carried = _carry(total)
     # Limbs of one sign add up without cancellation: a small sum of large values of
     # both signs is as exact as any other.

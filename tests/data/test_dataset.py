@@ -69,7 +69,8 @@ def test_blocks_cover_each_row_once_and_cut_clients_from_their_own_start(data, c
             own = slice(block.offsets[j], block.offsets[j + 1])
             weights = None if block.weights is None else block.weights[own]
             i = block.clients.start + j
-            seen[i].append((block.rows[own], block.labels[own], weights))
+            # Gathered rows are valid until the next block.
+            seen[i].append((block.rows[own].copy(), block.labels[own], weights))
     limit = max(1, cells // max(1, data.rows[:1].size))
     for i, (_, rows, labels, weights) in enumerate(unpack(data)):
         pieces = [p for p in seen[i] if len(p[1])]

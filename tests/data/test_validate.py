@@ -468,3 +468,16 @@ def test_constant_logits_say_so():
     with pytest.warns(CalibrationWarning, match="stopped at T ="):
         cal = FedTempCalibrator().fit(np.zeros((6, 2)), [0, 1] * 3)
     assert cal.temperature_ == 1 and not cal.converged_
+
+
+def test_bfloat16_tensors_are_read():
+    import torch
+
+    rows = torch.tensor([[2.0, 0.0], [0.0, 2.0], [1.0, 0.0]], dtype=torch.bfloat16)
+    labels = np.array([0, 1, 1])
+    plain = FedTempCalibrator().fit(rows.float().numpy(), labels)
+    for cal in (
+        FedTempCalibrator().fit(rows, labels),
+        FedTempCalibrator().fit([(rows, labels)]),
+    ):
+        assert cal.temperature_ == plain.temperature_
