@@ -16,7 +16,7 @@ LOG_BOUND = log(1e4)
 
 # One row in 32, then one in 8, brings the start close; a sample this small is skipped.
 _STAGES = (32, 8, 1)
-_MIN_ROWS = 200
+_MIN_ROWS, _BORROW_ROWS = 200, 1000
 # A step in log(beta) this short ends a sample: the next one mends what is left.
 _NEAR = {32: 1.0, 8: 0.3}
 _MAX_SAMPLE_ROUNDS = 4
@@ -36,7 +36,7 @@ class TemperatureState:
 
     `stage` is the thinning of the rows, `error` an estimate of the relative error of
     `beta`; `flat` tells that the loss no longer depends on `beta`; `fifth` is the fifth
-    derivative over the second, from the sample.
+    derivative over the second, from the sample; NaN without a large one.
     """
 
     beta: float = 1.0
@@ -47,7 +47,7 @@ class TemperatureState:
     precise: bool = False
     error: float = np.inf
     flat: bool = False
-    fifth: float = 0.0
+    fifth: float = np.nan
 
     @property
     def temperature(self) -> float:
@@ -65,7 +65,7 @@ class TemperatureState:
 
     @property
     def tol(self) -> float:
-        return 1e-11 if self.precise else 4e-7
+        return 1e-11 if self.precise else 3e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,8 @@ class TemperatureNewton:
         # Bracket and error belong to the sample: start anew with more rows.
         bound = LOG_BOUND - 1.0
         beta = float(np.clip(moved.beta, exp(-bound), exp(bound)))
-        fifth = total["slopes"][4] / max(total["slopes"][1], 1e-300)
+        enough = n_used >= _BORROW_ROWS and total["slopes"][1] > 0
+        fifth = total["slopes"][4] / total["slopes"][1] if enough else np.nan
         return TemperatureState(
             beta, stage=_after(state.stage), precise=precise, fifth=float(fifth)
         )
@@ -155,11 +156,11 @@ def newton_step(
     if slope == 0:
         return replace(state, error=0.0)
     low, high = (here, state.high) if slope < 0 else (state.low, here)
-    # A fifth derivative from the sample saves one from all rows; it is good to 30 %.
-    borrowed = len(scaled) < 5
+    # A fifth derivative from the sample saves one from all rows; good to 50 % or so.
+    borrowed = len(scaled) < 5 and np.isfinite(state.fifth)
     if borrowed:
         scaled.append(curvature * state.fifth)
-    x, error = _taylor_root(scaled, 0.3 if borrowed else 0.0)
+    x, error = _taylor_root(scaled, 0.5 if borrowed else 0.0)
     move = log1p(x) if error < 0.1 else _log_newton(slope, curvature)
     target = here + move
     if not low < target < high:
