@@ -1,5 +1,10 @@
 """Data for all tests, and the one list of public estimators."""
 
+import os
+
+# Before scipy is imported, or scikit-learn skips its array API check.
+os.environ.setdefault("SCIPY_ARRAY_API", "1")
+
 import numpy as np
 import pytest
 from sklearn.datasets import make_classification

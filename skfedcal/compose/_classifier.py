@@ -118,7 +118,8 @@ class FederatedCalibratedClassifier(
     >>> from skfedcal import FederatedCalibratedClassifier, FedTempCalibrator
     >>> X, y = load_digits(return_X_y=True)
     >>> client_ids = np.arange(len(y)) % 20
-    >>> clf = FederatedCalibratedClassifier(GaussianNB(), FedTempCalibrator())
+    >>> base = GaussianNB(var_smoothing=0.01)
+    >>> clf = FederatedCalibratedClassifier(base, FedTempCalibrator())
     >>> clf.fit(X, y, client_ids=client_ids).calibrator_.n_clients_
     20
     >>> clf.predict_proba(X).shape

@@ -295,3 +295,27 @@ def test_a_callback_sees_every_round_and_may_stop():
     assert fitted.n_rounds_ == 1
     assert fitted.privacy_.n_rounds == 3
     assert [r["event"]["mu"] for r in ledger.records()] == [fitted.privacy_.mu] * 2
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.PrivacyWarning")
+def test_a_mechanism_refuses_a_schedule_it_was_not_planned_for():
+    from skfedcal.privacy import PrivacyLedger, calibrate
+    from skfedcal.privacy._entropy import SeededEntropy
+    from skfedcal.privacy._mechanisms import LatticeGaussian
+
+    def mechanism(**plan):
+        return LatticeGaussian(
+            calibrate(1.0, 1e-5, **plan),
+            entropy=SeededEntropy(0),
+            ledger=PrivacyLedger(),
+            n_units=10,
+            n_releases=9,
+            n_values=2,
+        )
+
+    with pytest.raises(RuntimeError, match="planned for 2 rounds"):
+        mechanism(n_rounds=2).open("a", n_participations=3, sampling_rate=1.0)
+    sampled = mechanism(n_rounds=2, sampling_rate=0.1, accountant="pld")
+    with pytest.raises(RuntimeError, match=r"sampling rate 0\.1"):
+        sampled.open("b", n_participations=2, sampling_rate=0.5)
+    sampled.open("c", n_participations=2, sampling_rate=0.1)
