@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.utils import check_consistent_length, column_or_1d
 
-__all__ = ["RawClients", "parse_clients"]
+__all__ = ["RawClients", "as_vector", "parse_clients"]
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,17 @@ def _from_arrays(X, y, client_ids, sample_weight):
             raise ValueError(
                 f"client_ids has shape {np.shape(client_ids)}; pass one id per row."
             )
-        client_ids = column_or_1d(client_ids)
+        client_ids = as_vector(client_ids)
         check_consistent_length(X, y, client_ids)
     weights = None if sample_weight is None else [sample_weight]
     return RawClients([0], [X], [y], weights, row_ids=client_ids, from_arrays=True)
+
+
+def as_vector(values, *, warn=False):
+    """Return one-dimensional values; scikit-learn's check only where it can object."""
+    if type(values) is np.ndarray and values.ndim == 1 and values.dtype.kind in "biuf":
+        return values
+    return column_or_1d(values, warn=warn)
 
 
 def _check_names(client_ids, n_clients):

@@ -6,7 +6,7 @@ from sklearn.utils.validation import _num_samples
 
 from skfedcal.data._classes import resolve_classes
 from skfedcal.data._dataset import FederatedDataset
-from skfedcal.data._parse import parse_clients
+from skfedcal.data._parse import as_vector, parse_clients
 from skfedcal.data._scores import check_scores, from_tensor, to_logits
 
 __all__ = ["make_dataset"]
@@ -75,7 +75,7 @@ def _group(ids):
 def _pool(raw):
     """All rows, labels and weights in one array each, and the sizes of clients."""
     if raw.from_arrays:
-        X, y = raw.X[0], column_or_1d(raw.y[0], warn=True)
+        X, y = raw.X[0], as_vector(raw.y[0], warn=True)
         check_consistent_length(X, y)
         weights = (
             None if raw.weights is None else _check_weights(raw.weights[0], len(y))
