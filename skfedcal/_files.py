@@ -43,10 +43,26 @@ def held(path: str | os.PathLike[str]) -> Iterator[None]:
     """Hold a lock beside `path`; BlockingIOError if another process has it."""
     path = Path(os.path.realpath(path))
     lock = path.with_name(f".{path.name}.lock")
-    with open(lock, "ab") as stream:
-        if fcntl is not None:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with _open_locked(lock):
         try:
             yield
         finally:
             lock.unlink(missing_ok=True)
+
+
+def _open_locked(lock: Path) -> BinaryIO:
+    while True:
+        stream = open(lock, "ab")  # noqa: SIM115  # closed by the caller
+        try:
+            if fcntl is not None:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The last holder may have removed the file between the two lines above: a
+            # lock on a file that has no name keeps nobody off.
+            if os.path.samestat(os.fstat(stream.fileno()), lock.stat()):
+                return stream
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            stream.close()
+            raise
+        stream.close()

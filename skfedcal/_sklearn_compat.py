@@ -10,6 +10,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metadata_routing import _routing_enabled as routing_enabled
 from sklearn.utils.metaestimators import _safe_split as safe_split
 from sklearn.utils.validation import _check_method_params as check_method_params
+from sklearn.utils.validation import _num_samples as num_samples
 
 try:  # scikit-learn >= 1.9
     from sklearn.callback import CallbackSupportMixin
@@ -45,8 +46,10 @@ __all__ = [
     "fit_context",
     "fit_subtask",
     "inside_model_selection",
+    "num_samples",
     "routing_enabled",
     "safe_split",
+    "undone_on_error",
 ]
 
 # Modules that fit one estimator several times on the same rows.
@@ -76,3 +79,18 @@ def inside_model_selection():
             return True
         frame = frame.f_back
     return False
+
+
+@contextmanager
+def undone_on_error(estimator):
+    """Leave an estimator as it was when its fit is refused or interrupted."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        for name in set(vars(estimator)) - set(before):
+            if "callback" not in name:  # scikit-learn tears these down afterwards
+                delattr(estimator, name)
+        for name, value in before.items():
+            setattr(estimator, name, value)
+        raise

@@ -4,6 +4,7 @@ __all__ = [
     "BudgetExceededError",
     "CalibrationWarning",
     "CheckpointError",
+    "CheckpointWarning",
     "LedgerCorruptedError",
     "LogitsWarning",
     "NotEnoughClientsError",
@@ -34,6 +35,10 @@ class PrivacyWarning(UserWarning):
 
 class SimulatedPrivacyWarning(PrivacyWarning):
     """Noise came from a seed: the numbers are those of the mechanism, not a secret."""
+
+
+class CheckpointWarning(UserWarning):
+    """A result comes from a checkpoint, not from the clients."""
 
 
 class LogitsWarning(UserWarning):

@@ -53,7 +53,10 @@ class LossDerivatives:
             total, narrow = self._moments(rows, own, beta, raw)
             far = ~((total < _SAFE_TOTAL) & np.isfinite(raw[-1]))
             if not narrow:
-                far |= ~(rows.min(axis=1) > own - MAX_SPAN / 2)
+                # In the type of the buffers, as for the block: which of the two ways
+                # a row takes must not depend on its neighbours.
+                lowest = np.subtract(rows.min(axis=1), own, dtype=self.dtype)
+                far |= ~(lowest > -MAX_SPAN / 2)
             out = _cumulants(raw)
         if far.any():
             own_beta = beta if beta.ndim == 0 else beta[far]

@@ -8,7 +8,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skfedcal import _logits
-from skfedcal._sklearn_compat import CallbackSupportMixin, StrOptions, fit_context
+from skfedcal._sklearn_compat import (
+    CallbackSupportMixin,
+    StrOptions,
+    fit_context,
+    inside_model_selection,
+    undone_on_error,
+)
 from skfedcal.calibrators import _persist
 from skfedcal.data._classes import ClassMap
 from skfedcal.data._scores import INPUT_TYPES, check_scores, to_logits
@@ -82,58 +88,70 @@ class BaseCalibrator(
         self : object
             Fitted calibrator.
         """
-        model = self._privacy_model()
-        clients, classes = make_dataset(
-            self,
-            X,
-            y,
-            client_ids,
-            sample_weight=sample_weight,
-            classes=self.classes,
-            input_type=self.input_type,
-        )
-        _check_weights(clients.weights, model)
-        assumptions = self._label_assumptions(model, classes)
-        setting = FitSetting(
-            clients.n_classes, model.private, model.unit, clients.weights is not None
-        )
-        runner = self.runner if self.runner is not None else FederatedRunner()
-        algorithm = self._make_algorithm(setting)
-        schedule = runner.schedule(algorithm, len(clients))
-        algorithm = replace(algorithm, n_rounds=schedule.n_rounds)
-        entropy = self._entropy(model)
-        mechanism = self._build_mechanism(
-            model,
-            _release_plan(runner, algorithm, clients, model.unit),
-            entropy,
-            split=self._noise_split(),
-        )
-        self._class_map = classes
-        root = self._init_callback_context(max_subtasks=algorithm.n_rounds)
-        root.call_on_fit_task_begin(estimator=self)
-
-        def on_round(state, _):
-            context = root.subcontext(task_name="round")
-            context.call_on_fit_task_begin(estimator=self)
-            self._set_state(state)
-            # No data are handed on: scores on private rows would be an unpaid release.
-            return context.call_on_fit_task_end(
-                estimator=self, reconstruction_attributes=dict
+        with undone_on_error(self):
+            model = self._privacy_model()
+            clients, classes = make_dataset(
+                self,
+                X,
+                y,
+                client_ids,
+                sample_weight=sample_weight,
+                classes=self.classes,
+                input_type=self.input_type,
+                private=model.private,
             )
+            _check_weights(clients.weights, model)
+            assumptions = self._label_assumptions(model, classes)
+            setting = FitSetting(
+                clients.n_classes,
+                model.private,
+                model.unit,
+                clients.weights is not None,
+            )
+            runner = self.runner if self.runner is not None else FederatedRunner()
+            if runner.checkpoint is not None and inside_model_selection():
+                raise ValueError(
+                    "A runner with a checkpoint cannot be used in a search or a "
+                    "cross-validation: every fold would go on with the first one."
+                )
+            algorithm = self._make_algorithm(setting)
+            schedule = runner.schedule(algorithm, len(clients))
+            algorithm = replace(algorithm, n_rounds=schedule.n_rounds)
+            entropy = self._entropy(model)
+            mechanism = self._build_mechanism(
+                model,
+                _release_plan(runner, algorithm, clients, model.unit),
+                entropy,
+                split=self._noise_split(),
+            )
+            self._class_map = classes
+            root = self._init_callback_context(max_subtasks=algorithm.n_rounds)
+            root.call_on_fit_task_begin(estimator=self)
 
-        self.classes_ = classes.classes
-        state, history = runner.run(
-            algorithm, clients, mechanism, entropy, on_round=on_round
-        )
-        self.history_ = history
-        self._set_state(state)
-        self.n_clients_ = len(clients)
-        self.n_rounds_ = len(self.history_)
-        report = mechanism.report()
-        self.privacy_ = replace(report, assumptions=(*report.assumptions, *assumptions))
-        self._after_fit(setting)
-        root.call_on_fit_task_end(estimator=self)
-        return self
+            def on_round(state, _):
+                context = root.subcontext(task_name="round")
+                context.call_on_fit_task_begin(estimator=self)
+                self._set_state(state)
+                # No data are handed on: scores on private rows would not be paid for.
+                return context.call_on_fit_task_end(
+                    estimator=self, reconstruction_attributes=dict
+                )
+
+            self.classes_ = classes.classes
+            state, history = runner.run(
+                algorithm, clients, mechanism, entropy, on_round=on_round
+            )
+            self.history_ = history
+            self._set_state(state)
+            self.n_clients_ = len(clients)
+            self.n_rounds_ = len(self.history_)
+            report = mechanism.report()
+            self.privacy_ = replace(
+                report, assumptions=(*report.assumptions, *assumptions)
+            )
+            self._after_fit(setting)
+            root.call_on_fit_task_end(estimator=self)
+            return self
 
     def decision_function(self, X):
         """Calibrated logits.

@@ -11,6 +11,7 @@ from skfedcal.algorithms import ClassHistograms
 from skfedcal.algorithms._binning import bin_index, softmax64
 from skfedcal.calibrators._base import BaseCalibrator
 from skfedcal.exceptions import CalibrationWarning
+from skfedcal.privacy._mixin import CLIP_RANGE
 
 # Bound on the positive counts of a client; public, as in the paper's experiments.
 _CLIP_POSITIVE = 10.0
@@ -58,7 +59,8 @@ class FedBinCalibrator(BaseCalibrator):
     ledger : PrivacyLedger, default=None
         Account that is debited before any client is asked.
     classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None reads them from y.
+        Labels of the logit columns, in column order. None takes column names that are
+        the labels, else the sorted labels of y.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
         What the columns of X hold; never guessed.
     runner : FederatedRunner, default=None
@@ -104,7 +106,7 @@ class FedBinCalibrator(BaseCalibrator):
     _parameter_constraints = {
         **BaseCalibrator._parameter_constraints,
         "clip": [
-            Interval(Real, 0, None, closed="neither"),
+            CLIP_RANGE,
             StrOptions({"auto"}),
             tuple,
             list,
@@ -205,7 +207,7 @@ class FedBinCalibrator(BaseCalibrator):
         if isinstance(clip, Real):
             return float(clip), float(clip * np.sqrt(setting.n_classes - 1))
         pair = [float(c) if isinstance(c, Real) else np.nan for c in clip]
-        if len(pair) != 2 or not all(0 < c < np.inf for c in pair):
+        if len(pair) != 2 or not all(1e-50 <= c <= 1e50 for c in pair):
             raise ValueError(
                 f"clip={self.clip!r} must be 'auto', a positive number, or two: for "
                 "positive and for negative counts."

@@ -40,7 +40,8 @@ class FedTempCalibrator(BaseCalibrator):
     ledger : PrivacyLedger, default=None
         Account that is debited before any client is asked.
     classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None reads them from y.
+        Labels of the logit columns, in column order. None takes column names that are
+        the labels, else the sorted labels of y.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
         What the columns of X hold; never guessed.
     runner : FederatedRunner, default=None

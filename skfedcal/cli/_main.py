@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
 from skfedcal._version import __version__
@@ -71,21 +74,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     0
     """
     console = Console()
+    with _noted_interrupts() as interrupts:
+        try:
+            code = _run(argv, console)
+            _flush()
+            return code
+        except BrokenPipeError:
+            _drop_stdout()
+            return EXIT_CLOSED_PIPE
+        except BaseException as error:
+            if interrupts or isinstance(error, KeyboardInterrupt):
+                to_stderr("skfedcal: interrupted")
+                return EXIT_INTERRUPT
+            if not isinstance(error, USER_ERRORS):
+                raise
+            if console.verbose:
+                traceback.print_exc()
+            to_stderr(f"skfedcal: error: {_describe(error)}")
+            return EXIT_ERROR
+
+
+@contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+    """Give a list that is not empty once Ctrl-C was pressed.
+
+    An interrupt in the middle of the import of a compiled module comes out of it as
+    another exception.
+    """
+    seen: list[int] = []
+    old = signal.getsignal(signal.SIGINT)
+    if old is not signal.default_int_handler:  # a test, a thread or a host has its own
+        yield seen
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        seen.append(number)
+        raise KeyboardInterrupt
+
     try:
-        code = _run(argv, console)
-        _flush()
-        return code
-    except KeyboardInterrupt:
-        to_stderr("skfedcal: interrupted")
-        return EXIT_INTERRUPT
-    except BrokenPipeError:
-        _drop_stdout()
-        return EXIT_CLOSED_PIPE
-    except USER_ERRORS as error:
-        if console.verbose:
-            traceback.print_exc()
-        to_stderr(f"skfedcal: error: {_describe(error)}")
-        return EXIT_ERROR
+        signal.signal(signal.SIGINT, note)
+    except ValueError:  # not the main thread
+        yield seen
+        return
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, old)
 
 
 def _run(argv: Sequence[str] | None, console: Console) -> int:

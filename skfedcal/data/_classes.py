@@ -50,17 +50,25 @@ class ClassMap:
         )
 
 
-def resolve_classes(y, classes, *, n_columns):
+def resolve_classes(y, classes, *, n_columns, names=None, private=False):
     """Map labels to columns.
 
-    `classes` names the columns of X in their order. Without it the labels must settle
-    the question: one label per column, labels that are column numbers, or one label
-    more than columns (log-odds against the first class, as in a binary
-    `decision_function`).
+    `classes` names the columns of X in their order. Without it, column names (of a
+    dataframe) that are the labels do. Else the labels must settle the question: one
+    label per column, labels that are column numbers, or one label more than columns
+    (log-odds against the first class, as in a binary `decision_function`).
+
+    With `private`, labels that are column numbers mean all columns, whichever of them
+    occur: which do is a secret.
     """
     seen = _distinct(y, n_columns)
+    if classes is None and _are_labels(names, seen):
+        classes = names
     if classes is not None:
         return _given_classes(classes, seen, n_columns)
+    if private and _are_column_numbers(seen, max(n_columns, 2)):
+        n_classes = max(n_columns, 2)
+        return ClassMap(np.arange(n_classes, dtype=seen.dtype), np.arange(n_classes))
     if len(seen) < 2:
         raise ValueError(
             f"y holds only one class ({seen.tolist()}). Pass `classes` if the others "
@@ -94,6 +102,11 @@ def _distinct(y, n_columns):
         return np.flatnonzero(np.bincount(y)).astype(y.dtype)
     check_classification_targets(y)
     return np.unique(y)
+
+
+def _are_labels(names, seen):
+    """Whether every label is the name of a column."""
+    return names is not None and seen.dtype.kind in "OU" and set(seen) <= set(names)
 
 
 def _are_column_numbers(seen, n_classes):

@@ -2,8 +2,8 @@
 
 import numpy as np
 from sklearn.utils import check_consistent_length, column_or_1d
-from sklearn.utils.validation import _num_samples
 
+from skfedcal._sklearn_compat import num_samples
 from skfedcal.data._classes import resolve_classes
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.data._parse import as_vector, parse_clients
@@ -13,7 +13,15 @@ __all__ = ["make_dataset"]
 
 
 def make_dataset(
-    estimator, X, y, client_ids=None, *, sample_weight=None, classes, input_type
+    estimator,
+    X,
+    y,
+    client_ids=None,
+    *,
+    sample_weight=None,
+    classes,
+    input_type,
+    private=False,
 ):
     """Validate `fit` arguments once, on the pooled rows, then cut them into clients.
 
@@ -27,8 +35,15 @@ def make_dataset(
     raw = parse_clients(X, y, client_ids, sample_weight)
     rows, labels, weights, sizes = _pool(raw)
     rows = check_scores(estimator, rows, reset=True)
-    classes = resolve_classes(labels, classes, n_columns=rows.shape[1])
-    rows = to_logits(rows, len(classes), input_type=input_type, warn=True)
+    classes = resolve_classes(
+        labels,
+        classes,
+        n_columns=rows.shape[1],
+        names=getattr(estimator, "feature_names_in_", None),
+        private=private,
+    )
+    # A warning about the values of private rows would be a release of its own.
+    rows = to_logits(rows, len(classes), input_type=input_type, warn=not private)
     labels = classes.columns(labels)
     names, order = raw.names, None
     if raw.row_ids is not None:
@@ -81,7 +96,7 @@ def _pool(raw):
             None if raw.weights is None else _check_weights(raw.weights[0], len(y))
         )
         return X, _check_y(y), weights, [len(y)]
-    sizes = [_num_samples(labels) for labels in raw.y]
+    sizes = [num_samples(labels) for labels in raw.y]
     names = getattr(raw.X[0], "columns", None)
     blocks: list[np.ndarray] = []
     labels: list[np.ndarray] = []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import ceil, inf
+from math import ceil, inf, nan
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +16,14 @@ from skfedcal._files import held
 from skfedcal._params import FrozenParams
 from skfedcal.algorithms._base import Array, FederatedAlgorithm
 from skfedcal.data._dataset import FederatedDataset
-from skfedcal.exceptions import CheckpointError, NotEnoughClientsError
+from skfedcal.exceptions import (
+    CheckpointError,
+    CheckpointWarning,
+    NotEnoughClientsError,
+)
 from skfedcal.federation import _checkpoint
 from skfedcal.federation._backends import Backend, InProcess, Joblib
-from skfedcal.federation._cohorts import Cohort, Schedule
+from skfedcal.federation._cohorts import Cohort, Positions, Schedule
 from skfedcal.federation._endpoint import PartialSum, Request
 from skfedcal.privacy._entropy import Entropy
 from skfedcal.privacy._mechanisms import SumMechanism
@@ -41,7 +46,7 @@ class RoundRecord:
     bytes_up, bytes_down : int
         Size of one client's answer and of what it was sent.
     seconds : float
-        Time of the round.
+        Time of the round; NaN where it could tell the size of a Poisson sample.
     total : dict of str to ndarray
         Released sums.
     """
@@ -187,43 +192,64 @@ class FederatedRunner(FrozenParams):
             )
         key = int.from_bytes(entropy.child(_KEY_STREAM).uint64(2).tobytes())
         run = _Run.start(self, digest, key, state)
-        mechanism.open(
-            run.run_id,
-            rounds_done=run.n_done,
-            n_participations=schedule.n_participations,
-            sampling_rate=schedule.sampling_rate,
-        )
+        try:
+            mechanism.open(
+                run.run_id,
+                rounds_done=run.n_done,
+                n_participations=schedule.n_participations,
+                sampling_rate=schedule.sampling_rate,
+            )
+        except Exception:
+            run.forget()
+            raise
         for index in range(run.n_done, schedule.n_rounds):
             if run.finished:
                 break
-            started = time.perf_counter()
-            broadcast = algorithm.broadcast(run.state)
-            codec = mechanism.codec(algorithm.spec(broadcast))
-            request = Request(algorithm, broadcast, codec, mechanism.unit)
             cohorts = schedule.cohorts(index, entropy.child(_COHORT_STREAM), run.key)
-            answer = PartialSum(codec.zeros(), 0, 0)
-            for cohort in cohorts:
-                answer = answer + backend.total(request, cohort)
-            self._check_answers(answer.n_clients, index)
-            total = mechanism.release(answer.total, codec, index)
-            n_units = schedule.divisor or max(answer.n_clients, 1)
-            if mechanism.unit == "example":
-                n_units = max(answer.n_units, 1)
-            run.state = algorithm.update(run.state, total, n_units)
-            record = RoundRecord(
-                index,
-                schedule.size if schedule.cohort == "poisson" else answer.n_clients,
-                len(cohorts),
-                codec.n_bytes(max(schedule.n_clients, answer.n_units)),
-                request.n_bytes,
-                time.perf_counter() - started,
-                dict(total),
+            state, record = self._round(
+                index, run.state, algorithm, backend, mechanism, schedule, cohorts
             )
             # Kept before anybody is shown it: a release that was seen is never redrawn.
-            run.keep(record, algorithm.done(run.state))
-            if on_round is not None and on_round(run.state, record):
+            run.keep(state, record, algorithm.done(state))
+            if on_round is not None and on_round(state, record):
                 break
         return run.state, run.records
+
+    def _round(
+        self,
+        index: int,
+        state: Any,
+        algorithm: FederatedAlgorithm[Any],
+        backend: Backend,
+        mechanism: SumMechanism,
+        schedule: Schedule,
+        cohorts: list[Positions],
+    ) -> tuple[Any, RoundRecord]:
+        """Ask, sum, release and update once."""
+        started = time.perf_counter()
+        broadcast = algorithm.broadcast(state)
+        codec = mechanism.codec(algorithm.spec(broadcast))
+        request = Request(algorithm, broadcast, codec, mechanism.unit)
+        answer = PartialSum(codec.zeros(), 0, 0)
+        for cohort in cohorts:
+            answer = answer + backend.total(request, cohort)
+        self._check_answers(answer.n_clients, index)
+        total = mechanism.release(answer.total, codec, index)
+        n_units = schedule.divisor or max(answer.n_clients, 1)
+        if mechanism.unit == "example":
+            n_units = max(answer.n_units, 1)
+        secret = schedule.cohort == "poisson"
+        record = RoundRecord(
+            index,
+            schedule.size if secret else answer.n_clients,
+            len(cohorts),
+            codec.n_bytes(max(schedule.n_clients, answer.n_units)),
+            request.n_bytes,
+            # The time of a round would tell the size of a secret sample.
+            nan if secret else time.perf_counter() - started,
+            dict(total),
+        )
+        return algorithm.update(state, total, n_units), record
 
     def _engine(self, clients: FederatedDataset | Backend) -> Backend:
         if not isinstance(clients, FederatedDataset):
@@ -254,7 +280,7 @@ class FederatedRunner(FrozenParams):
         for name, low, high in (
             ("n_rounds", 1, inf),
             ("cohort_size", 1, n_clients),
-            ("min_clients", 1, self._largest_answer(n_clients)),
+            ("min_clients", 1, self._smallest_cohort(n_clients)),
         ):
             value = getattr(self, name)
             if value is None:
@@ -276,11 +302,15 @@ class FederatedRunner(FrozenParams):
         if self.resume and self.checkpoint is None:
             raise ValueError("FederatedRunner(resume=True) needs a checkpoint path.")
 
-    def _largest_answer(self, n_clients: int) -> int:
-        """Clients that a round can have at most."""
-        if self.cohort in ("permuted", "independent") and self.cohort_size:
-            return min(self.cohort_size, n_clients)
-        return n_clients
+    def _smallest_cohort(self, n_clients: int) -> int:
+        """Clients that every round is sure to have, if all answer."""
+        whole = self.cohort in ("full", "poisson")  # a sample has no sure size
+        if whole or not isinstance(self.cohort_size, Integral):
+            return n_clients
+        size = min(max(int(self.cohort_size), 1), n_clients)
+        if self.cohort == "permuted":
+            return n_clients - (ceil(n_clients / size) - 1) * size
+        return size
 
 
 @dataclass(slots=True)
@@ -307,6 +337,13 @@ class _Run:
             saved = _checkpoint.load(path, digest)
             restored = _checkpoint.restore_state(state, saved.state)
             records = [RoundRecord(**record) for record in saved.records]
+            if saved.finished:
+                warnings.warn(
+                    f"{path} holds a finished run: its result is returned, and the "
+                    "clients were not asked. Delete the file to fit anew.",
+                    CheckpointWarning,
+                    stacklevel=2,
+                )
             return cls(
                 path, digest, saved.run_id, saved.key, restored, records, saved.finished
             )
@@ -318,10 +355,15 @@ class _Run:
     def n_done(self) -> int:
         return len(self.records)
 
-    def keep(self, record: RoundRecord, finished: bool) -> None:
+    def keep(self, state: Any, record: RoundRecord, finished: bool) -> None:
+        self.state, self.finished = state, finished
         self.records.append(record)
-        self.finished = finished
         self.save()
+
+    def forget(self) -> None:
+        """Remove the file of a run that was refused before it began."""
+        if self.path is not None and not self.records:
+            self.path.unlink(missing_ok=True)
 
     def save(self) -> None:
         if self.path is None:

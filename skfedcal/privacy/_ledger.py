@@ -40,9 +40,9 @@ class PrivacyLedger:
 
     A debit is on disk before :meth:`debit` returns, and noise is drawn after that: a
     crash can lose a release that was paid, never the payment. Each record carries a
-    hash of all records before it, so an edited file is detected and refused. Removing
-    the last records cannot be seen in the file itself; write down :attr:`head`
-    elsewhere and pass it to :meth:`verify`.
+    hash of all records before it: a damaged or edited file is refused. Removing the
+    last records, or computing all hashes anew, cannot be seen in the file itself; write
+    down :attr:`head` elsewhere and pass it to :meth:`verify`.
 
     Parameters
     ----------
@@ -50,7 +50,8 @@ class PrivacyLedger:
         JSONL file, created by the first debit. Threads, processes and restarts that
         use the same file share one account. None keeps the records in memory.
     budget : tuple (eps, delta), default=None
-        Most that each population may spend. None only records.
+        Most that each population may spend. None only records. A debit writes the
+        budget down, and later debits under a larger one, or none, are refused.
     require_secure : bool or "auto", default="auto"
         Whether to refuse debits for noise drawn from a seed. "auto" refuses them if
         `path` is given.
@@ -151,7 +152,7 @@ class PrivacyLedger:
                 "population": population,
                 "mode": mode,
                 "run_id": run_id,
-                "details": None if details is None else dict(details),
+                "details": self._with_budget(details),
             }
         )
         self._check_mode(mode)
@@ -160,6 +161,7 @@ class PrivacyLedger:
                 # The process that wrote the record may have died before its sync.
                 self._store.sync()
                 return same_release(totals.runs[run_id], entry)
+            self._check_budget_of_file(totals)
             self._check_unit(totals.account(population), entry)
             self._check_affordable(totals.account(population), entry)
             return self._store.append(entry)["id"]
@@ -290,6 +292,23 @@ class PrivacyLedger:
                 "This ledger refuses mode='simulation': noise from a seed protects "
                 "nobody who can guess the seed. Pass random_state=None, or use "
                 "PrivacyLedger(path, require_secure=False)."
+            )
+
+    def _with_budget(self, details: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        if self.budget is None:
+            return None if details is None else dict(details)
+        return {**(details or {}), "budget": list(self.budget)}
+
+    def _check_budget_of_file(self, totals: Totals) -> None:
+        """Refuse to debit under a looser budget than the records were made under."""
+        if totals.budget is None:
+            return
+        eps, delta = totals.budget
+        if self.budget is None or self.budget[0] > eps or self.budget[1] > delta:
+            raise ValueError(
+                f"The ledger ({self._where}) is kept under the budget ({eps:g}, "
+                f"{delta:g}), this debit under {self.budget}. Open it with that budget "
+                "or a smaller one; a larger one needs a new ledger."
             )
 
     def _check_unit(self, account: Account, entry: Record) -> None:

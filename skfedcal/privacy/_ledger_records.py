@@ -186,6 +186,7 @@ class Totals:
         self.n_counted = 0
         self.accounts: dict[str, Account] = {}
         self.runs: dict[str, Record] = {}
+        self.budget: tuple[float, float] | None = None
 
     def catch_up(self, where: str) -> None:
         while self.n_counted < len(self.records):
@@ -200,9 +201,17 @@ class Totals:
             account = self.accounts.setdefault(record["population"], Account())
             account.add(event)
             account.unit = account.unit or unit_of(record)
+            self._tighten((record["details"] or {}).get("budget"))
             if record["run_id"] is not None:
                 self.runs[record["run_id"]] = record
             self.n_counted += 1
+
+    def _tighten(self, budget: Any) -> None:
+        """Keep the smallest budget that a record was made under."""
+        if budget is not None:
+            eps, delta = (float(value) for value in budget)
+            old = self.budget or (math.inf, math.inf)
+            self.budget = min(eps, old[0]), min(delta, old[1])
 
     def account(self, population: str) -> Account:
         return self.accounts.get(population, Account())

@@ -10,7 +10,12 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from skfedcal._params import FrozenParams
-from skfedcal._sklearn_compat import Interval, StrOptions, inside_model_selection
+from skfedcal._sklearn_compat import (
+    HasMethods,
+    Interval,
+    StrOptions,
+    inside_model_selection,
+)
 from skfedcal.exceptions import PrivacyWarning, SimulatedPrivacyWarning
 from skfedcal.privacy._entropy import Entropy, OSEntropy, SeededEntropy
 from skfedcal.privacy._ledger import PrivacyLedger
@@ -21,6 +26,9 @@ from skfedcal.privacy._models import (
     ReleasePlan,
     SecureAggregation,
 )
+
+# Beyond these a step of the lattice is no longer a normal number.
+CLIP_RANGE = Interval(Real, 1e-50, 1e50, closed="both")
 
 
 class PrivacyMixin:
@@ -36,8 +44,8 @@ class PrivacyMixin:
     _privacy_constraints = {
         "eps": [Interval(Real, 0, None, closed="neither"), None],
         "delta": [Interval(Real, 0, 1, closed="neither"), None],
-        "clip": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
-        "privacy": [FrozenParams, None],
+        "clip": [CLIP_RANGE, StrOptions({"auto"})],
+        "privacy": [HasMethods(["mechanism", "validate"]), None],
         "ledger": [PrivacyLedger, None],
         "random_state": ["random_state"],
     }
@@ -80,6 +88,11 @@ class PrivacyMixin:
                     " are given; put the budget into the privacy object."
                 )
         elif self.eps is None or np.isinf(self.eps):
+            if self.delta is not None:
+                raise ValueError(
+                    f"delta={self.delta!r} is given without eps, so nothing would be "
+                    "private; set eps, or leave delta out."
+                )
             model = SecureAggregation()
         else:
             model = CentralDP(eps=self.eps, delta=self.delta)

@@ -7,7 +7,7 @@ any client is contacted.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -184,6 +184,9 @@ class CentralDP(FrozenParams):
             accountant=self.accountant,
             n_values=plan.n_values,
         )
+        if self.unit == "example":
+            public = ("the number of rows is public",)
+            noise = replace(noise, assumptions=(*noise.assumptions, *public))
         return LatticeGaussian(
             noise,
             entropy=entropy,

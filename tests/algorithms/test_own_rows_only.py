@@ -179,3 +179,28 @@ def test_other_clients_rows_change_nothing_even_if_extreme(name):
         for i in (0, 1, 3, 4):
             assert answer[i].tobytes() == after[key][i].tobytes()
         assert np.isfinite(after[key]).all()
+
+
+@pytest.mark.parametrize("n_classes", [3, 60])
+@pytest.mark.parametrize("neighbour", [-np.inf, -1e7, 0.0])
+def test_a_wide_row_is_measured_the_same_way_beside_any_neighbour(n_classes, neighbour):
+    # Gaps at the limit between the two ways to measure a row, as float32 rounds them.
+    rng = np.random.default_rng(0)
+    rows = rng.normal(scale=30, size=(400, n_classes)).astype(np.float32)
+    rows[:, -1] = rows[:, 0] - np.float32(5e5)
+    labels = np.zeros(400, dtype=np.int16)
+    other = np.zeros((1, n_classes), dtype=np.float32)
+    other[0, -1] = neighbour
+    alone = FederatedDataset(rows, labels, np.array([0, 400]), ["a"], n_classes)
+    both = FederatedDataset(
+        np.vstack([rows, other]),
+        np.append(labels, np.int16(0)),
+        np.array([0, 400, 401]),
+        ["a", "b"],
+        n_classes,
+    )
+    for algorithm in (TemperaturePosterior(), TemperatureGrid(clip=1.0)):
+        start = algorithm.broadcast(algorithm.init(n_classes))
+        one = algorithm.query(start, alone)["slopes"][0]
+        two = algorithm.query(start, both)["slopes"][0]
+        np.testing.assert_array_equal(one, two)

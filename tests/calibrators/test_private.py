@@ -4,6 +4,8 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
 
 from skfedcal import (
     CentralDP,
@@ -16,8 +18,11 @@ from skfedcal import (
 from skfedcal.algorithms import ClassHistograms
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.exceptions import (
+    BudgetExceededError,
     CalibrationWarning,
     CheckpointError,
+    CheckpointWarning,
+    LogitsWarning,
     PrivacyWarning,
     SimulatedPrivacyWarning,
 )
@@ -142,3 +147,99 @@ def test_clipping_a_histogram_keeps_the_frequencies_of_a_client():
 def test_noisy_bins_warn_when_rows_do_not_stand_out(fed):
     with pytest.warns(CalibrationWarning, match="rows on average"):
         FedBinCalibrator(0.5, random_state=0).fit(fed.clients)
+
+
+def test_a_refused_fit_leaves_the_estimator_as_it_was(fed):
+    spent = PrivacyLedger(budget=(1e-3, 1e-5))
+    fresh = FedTempCalibrator(1, ledger=spent)
+    with pytest.raises(BudgetExceededError):
+        fresh.fit(fed.clients)
+    with pytest.raises(NotFittedError):
+        fresh.predict_proba(fed.logits[:3])
+    fitted = FedTempCalibrator(classes=np.arange(10)).fit(fed.clients)
+    before, names = fitted.predict(fed.logits[:20]), list("jihgfedcba")
+    fitted.set_params(eps=1, ledger=spent, classes=names)
+    with pytest.raises(BudgetExceededError):
+        fitted.fit([(z, np.array(names)[y]) for z, y in fed.clients])
+    np.testing.assert_array_equal(fitted.predict(fed.logits[:20]), before)
+
+
+def test_a_refused_fit_leaves_no_checkpoint(fed, tmp_path):
+    path = tmp_path / "run.npz"
+    spent = PrivacyLedger(budget=(1e-3, 1e-5))
+    runner = FederatedRunner(checkpoint=path)
+    with pytest.raises(BudgetExceededError):
+        FedTempCalibrator(1, ledger=spent, runner=runner).fit(fed.clients)
+    assert not any(tmp_path.iterdir())
+
+
+def test_which_classes_occur_stays_secret():
+    rng = np.random.default_rng(0)
+    clients = [(rng.normal(size=(20, 3)), np.zeros(20, int)) for _ in range(30)]
+    others = [*clients[:-1], (clients[-1][0], np.full(20, 2))]
+    for data in (clients, others):
+        cal = FedTempCalibrator(1, random_state=0).fit(data)
+        assert cal.classes_.tolist() == [0, 1, 2]
+        assert not cal.privacy_.assumptions
+
+
+def test_private_rows_are_not_warned_about(fed):
+    proba = [(np.full((5, 10), 0.1), np.arange(5)) for _ in range(30)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LogitsWarning)
+        FedTempCalibrator(1, random_state=0).fit(proba)
+    with pytest.warns(LogitsWarning):
+        FedTempCalibrator(random_state=0, classes=range(10)).fit(proba)
+
+
+def test_the_time_of_a_sampled_round_is_not_told(fed):
+    pytest.importorskip("dp_accounting")
+    runner = FederatedRunner(2, cohort="poisson", cohort_size=30)
+    cal = FedTempCalibrator(1, runner=runner, random_state=0).fit(fed.clients)
+    assert all(np.isnan(record.seconds) for record in cal.history_)
+
+
+def test_a_checkpoint_is_refused_inside_a_search_and_said_when_finished(fed, tmp_path):
+    runner = FederatedRunner(checkpoint=tmp_path / "run.npz", resume=True)
+    cal = FedTempCalibrator(runner=runner, random_state=0)
+    with pytest.raises(ValueError, match="every fold would go on"):
+        cross_val_score(cal, fed.logits, fed.labels, cv=3, error_score="raise")
+    first = cal.fit(fed.clients).temperature_
+    with pytest.warns(CheckpointWarning, match="finished run"):
+        assert cal.fit(fed.clients).temperature_ == first
+
+
+def test_a_smaller_last_cohort_is_refused_before_it_is_paid(fed):
+    ledger = PrivacyLedger()
+    runner = FederatedRunner(3, cohort="permuted", cohort_size=25, min_clients=25)
+    with pytest.raises(ValueError, match="from 1 to 10"):
+        FedTempCalibrator(1, runner=runner, ledger=ledger).fit(fed.clients)
+    assert len(ledger) == 0
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"delta": 1e-5}, "delta=1e-05 is given without eps"),
+        ({"eps": 1, "clip": 1e-310}, "clip"),
+        ({"privacy": FederatedRunner()}, "privacy"),
+    ],
+)
+def test_more_bad_parameters(fed, params, message):
+    with pytest.raises(ValueError, match=message):
+        FedTempCalibrator(**params).fit(fed.clients)
+
+
+def test_a_ledger_file_keeps_its_budget(tmp_path, fed):
+    path = tmp_path / "spent.jsonl"
+    tight = PrivacyLedger(path, budget=(1.2, 1e-5))
+    FedTempCalibrator(1, ledger=tight).fit(fed.clients)
+    for budget in (None, (5.0, 1e-5), (1.2, 1e-3)):
+        loose = PrivacyLedger(path, budget=budget)
+        with pytest.raises(ValueError, match="kept under the budget"):
+            FedTempCalibrator(0.1, ledger=loose).fit(fed.clients)
+    with pytest.raises(BudgetExceededError):
+        FedTempCalibrator(1, ledger=PrivacyLedger(path, budget=(1.1, 1e-5))).fit(
+            fed.clients
+        )
+    assert len(tight) == 1

@@ -288,7 +288,7 @@ def test_a_fit_that_fails_on_its_arguments_is_not_paid_for(draw):
         (([*clients, (rows[:, :2], labels)],), {}),
         ((rows, labels), {"client_ids": [None] * 20}),
         ((rows, labels), {"sample_weight": np.ones(20)}),
-        ((rows, np.zeros(20)), {}),
+        ((rows, np.full(20, "a")), {}),
         ((rows,), {}),
         (((rows, labels),), {}),
     ):

@@ -68,7 +68,7 @@ def test_the_summary_says_what_was_fitted_and_spent(run_json, federation_file):
         "unit": "client",
         "simulated": False,
         "clients": 40,
-        "rows": 1200,
+        "rows": None,  # not public under eps
         "classes": 4,
         "rounds": calibrator.n_rounds_,
         "bytes_up": data["bytes_up"],
@@ -87,7 +87,7 @@ def test_the_text_of_a_fit(run, federation_file, tmp_path):
     assert code == 0
     assert pairs["temperature"] == f"{load(output).temperature_:.6g}"
     assert pairs["eps spent"] == "1 (delta 1e-05) per client"
-    assert pairs["clients"] == "40 (1200 rows)"
+    assert pairs["clients"] == "40"
     assert pairs["written"] == str(output)
     # The noise of the day decides whether there is a warning.
     assert all(line.startswith(("[", "skfedcal: warning: ")) for line in lines)
@@ -127,8 +127,8 @@ def test_splits(run_json, federation_file):
     data, arrays = predict(run_json, federation_file, "--split", "val")
     assert_array_equal(arrays["labels"], fed.val.labels)
     assert_array_equal(arrays["client"], fed.val.client_ids)
-    correct = arrays["predicted"] == arrays["labels"]
-    assert data["accuracy"] == correct.mean()
+    # Accuracy on private labels would be an unpaid release.
+    assert "accuracy" not in data
 
 
 @pytest.mark.parametrize("form", ["log-odds", "one column", "two columns", "proba"])
@@ -171,11 +171,10 @@ def test_predict_follows_the_columns_of_named_classes(run_json, tmp_path):
     calibrator = FedBinCalibrator(classes=names).fit(logits, names[columns])
     calibrator.save(tmp_path / "cal.json")
     path = write(tmp_path / "model.npz", logits=logits, labels=columns)
-    data, out = predict(run_json, path)
+    _, out = predict(run_json, path)
     assert_array_equal(out["classes"], ["a", "b", "c"])
     assert_array_equal(out["classes"][out["labels"]], names[columns])
     assert_array_equal(out["classes"][out["predicted"]], calibrator.predict(logits))
-    assert data["accuracy"] == calibrator.score(logits, names[columns])
 
 
 @pytest.mark.parametrize("input_type", ["proba", "log_proba", "logits"])
@@ -230,9 +229,7 @@ def test_clients_and_names_are_passed_on(run_json, tmp_path):
     assert load_federation(path.with_name("proba.npz")).logits.shape == (6, 3)
 
 
-def test_the_ledger_adds_up_and_refuses(
-    run, run_json, fails, federation_file, tmp_path
-):
+def test_the_ledger_adds_up_and_refuses(run_json, fails, federation_file, tmp_path):
     ledger = tmp_path / "spent.jsonl"
     words = ["--eps", "1", "--ledger", ledger, "--budget", "1.2", "1e-5"]
     data, _ = fit(run_json, federation_file, *words)
@@ -244,8 +241,10 @@ def test_the_ledger_adds_up_and_refuses(
     error = fails("fit", federation_file, *words, "-o", output, "--force")
     assert "the budget is eps = 1.2" in error
     assert output.read_bytes() == before
-    _, out, _ = run("fit", federation_file, *words[:4], "-o", tmp_path / "cal2.json")
-    assert "in 2 debits" in out
+    error = fails("fit", federation_file, *words[:4], "-o", tmp_path / "cal2.json")
+    assert "kept under the budget (1.2, 1e-05)" in error
+    loose = [*words[:-2], "5", "1e-5"]
+    assert "kept under" in fails("fit", federation_file, *loose, "-o", tmp_path / "c3")
     ledger.write_text(ledger.read_text().replace("FedTemp", "FedTamp"))
     error = fails("fit", federation_file, *words, "-o", output, "--force")
     assert "does not match its hash" in error

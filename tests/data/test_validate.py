@@ -481,3 +481,15 @@ def test_bfloat16_tensors_are_read():
         FedTempCalibrator().fit([(rows, labels)]),
     ):
         assert cal.temperature_ == plain.temperature_
+
+
+def test_columns_named_by_the_labels_are_in_that_order():
+    rng = np.random.default_rng(0)
+    names = np.array(["c", "a", "b"])
+    rows = rng.normal(size=(500, 3)) * 2
+    labels = names[(rows + rng.gumbel(size=rows.shape)).argmax(axis=1)]
+    frame = pd.DataFrame(rows, columns=names)
+    cal = FedTempCalibrator().fit(frame, labels)
+    given = FedTempCalibrator(classes=names).fit(rows, labels)
+    assert cal.temperature_ == given.temperature_
+    np.testing.assert_array_equal(cal.predict_proba(frame), given.predict_proba(rows))

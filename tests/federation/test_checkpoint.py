@@ -137,10 +137,10 @@ def kill_while_asking(at_round):
 def kill_after_release(at_round):
     really_keep = _runner._Run.keep
 
-    def keep(self, record, finished):
+    def keep(self, state, record, finished):
         if record.round == at_round:
             die()
-        really_keep(self, record, finished)
+        really_keep(self, state, record, finished)
 
     _runner._Run.keep = keep
 
@@ -162,8 +162,8 @@ def kill_before_rename(at_round):
 def kill_after_save(at_round):
     really_keep = _runner._Run.keep
 
-    def keep(self, record, finished):
-        really_keep(self, record, finished)
+    def keep(self, state, record, finished):
+        really_keep(self, state, record, finished)
         if record.round == at_round:
             die()
 

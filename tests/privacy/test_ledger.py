@@ -708,7 +708,7 @@ def test_debit_reads_one_line_of_a_long_ledger(path, monkeypatch, no_fsync):
     line = 1 + max(map(len, path.read_bytes().splitlines()))
     assert sum(n_bytes) <= 2 * line < path.stat().st_size / 1_000
     n_bytes.clear()
-    PrivacyLedger(path).debit(EVENT, label="other")
+    PrivacyLedger(path, budget=ledger.budget).debit(EVENT, label="other")
     assert sum(n_bytes) > path.stat().st_size / 2
     n_bytes.clear()
     ledger.debit(EVENT, label="catches up")

@@ -116,8 +116,10 @@ def run(args: argparse.Namespace, console: Console) -> None:
     federation = load_federation(args.file, split=args.split)
     calibrator = _make_calibrator(args, federation)
     n_rows, n_clients = len(federation.labels), len(federation.clients)
+    # How many rows there are is not public under eps.
+    rows = f"{n_rows} rows of " if args.eps is None else ""
     console.progress(
-        f"fitting {type(calibrator).__name__} on {n_rows} rows of {n_clients} "
+        f"fitting {type(calibrator).__name__} on {rows}{n_clients} "
         f"client{'s' * (n_clients != 1)}"
     )
     if args.eps is not None and federation.client_ids is None:
@@ -180,7 +182,7 @@ def summarize(args: argparse.Namespace, calibrator: Any, n_rows: int) -> dict[st
         "unit": report.unit,
         "simulated": report.private and not report.secure,
         "clients": calibrator.n_clients_,
-        "rows": n_rows,
+        "rows": None if report.private else n_rows,
         "classes": len(calibrator.classes_),
         "rounds": calibrator.n_rounds_,
         "bytes_up": sum(record.bytes_up for record in history),
@@ -209,9 +211,10 @@ def _text(data: dict[str, Any]) -> str:
         eps = f"{data['eps']:g} (delta {data['delta']:.3g}) per {data['unit']}"
         if data["simulated"]:
             eps += ", SIMULATED from a seed: no guarantee"
+    rows = "" if data["rows"] is None else f" ({data['rows']} rows)"
     pairs += [
         ("eps spent", eps),
-        ("clients", f"{data['clients']} ({data['rows']} rows)"),
+        ("clients", f"{data['clients']}{rows}"),
         ("classes", f"{data['classes']}"),
         ("rounds", f"{data['rounds']}"),
         ("bytes", f"{data['bytes_up']} up, {data['bytes_down']} down, per client"),

@@ -71,11 +71,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
         "arrays": sorted(arrays),
         "output": args.output,
     }
-    if "labels" in arrays:
-        data["accuracy"] = float(np.mean(arrays["predicted"] == arrays["labels"]))
     text = {**data, "arrays": ", ".join(data["arrays"])}
-    if "accuracy" in data:
-        text["accuracy"] = f"{100 * data['accuracy']:.2f} %"
     text["written"] = text.pop("output")
     console.result(text_pairs([(k, str(v)) for k, v in text.items()]), data)
 
