@@ -7,7 +7,8 @@ from skfedcal._lazy import attach
 if TYPE_CHECKING:
     from skfedcal.federation._backends import Backend, InProcess, Joblib
     from skfedcal.federation._endpoint import PartialSum, Request, respond
-    from skfedcal.federation._runner import FederatedRunner, RoundRecord
+    from skfedcal.federation._run import RoundRecord
+    from skfedcal.federation._runner import FederatedRunner
 
 __all__ = [
     "Backend",
@@ -25,6 +26,7 @@ __getattr__, __dir__, _names = attach(
     {
         "_backends": ["Backend", "InProcess", "Joblib"],
         "_endpoint": ["PartialSum", "Request", "respond"],
-        "_runner": ["FederatedRunner", "RoundRecord"],
+        "_run": ["RoundRecord"],
+        "_runner": ["FederatedRunner"],
     },
 )

@@ -2,62 +2,28 @@
 
 from __future__ import annotations
 
-import secrets
 import time
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, inf, nan
 from numbers import Integral
-from pathlib import Path
 from typing import Any, Literal
 
 from skfedcal._files import held
 from skfedcal._params import FrozenParams
-from skfedcal.algorithms._base import Array, FederatedAlgorithm
+from skfedcal.algorithms._base import FederatedAlgorithm
 from skfedcal.data._dataset import FederatedDataset
-from skfedcal.exceptions import (
-    CheckpointError,
-    CheckpointWarning,
-    NotEnoughClientsError,
-)
+from skfedcal.exceptions import CheckpointError, NotEnoughClientsError
 from skfedcal.federation import _checkpoint
 from skfedcal.federation._backends import Backend, InProcess, Joblib
 from skfedcal.federation._cohorts import Cohort, Positions, Schedule
 from skfedcal.federation._endpoint import PartialSum, Request
+from skfedcal.federation._run import RoundRecord, Run
 from skfedcal.privacy._entropy import Entropy
 from skfedcal.privacy._mechanisms import SumMechanism
 
 # Cohorts come from other streams of the seed than noise (stream 0).
 _COHORT_STREAM, _KEY_STREAM = 1, 2
-
-
-@dataclass(frozen=True, slots=True)
-class RoundRecord:
-    """What one round cost and what the server saw in it.
-
-    Attributes
-    ----------
-    round : int
-        Number of the round, from 0.
-    n_clients, n_cohorts : int
-        Clients that answered, and cohorts they were asked in. With Poisson sampling
-        the expected number of clients: the true one tells who may have taken part.
-    bytes_up, bytes_down : int
-        Size of one client's answer and of what it was sent.
-    seconds : float
-        Time of the round; NaN where it could tell the size of a Poisson sample.
-    total : dict of str to ndarray
-        Released sums.
-    """
-
-    round: int
-    n_clients: int
-    n_cohorts: int
-    bytes_up: int
-    bytes_down: int
-    seconds: float
-    total: dict[str, Array] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -191,7 +157,7 @@ class FederatedRunner(FrozenParams):
                 names=[repr(name) for name in backend.ids()],
             )
         key = int.from_bytes(entropy.child(_KEY_STREAM).uint64(2).tobytes())
-        run = _Run.start(self, digest, key, state)
+        run = Run.start(self.checkpoint, self.resume, digest, key, state)
         try:
             mechanism.open(
                 run.run_id,
@@ -311,72 +277,3 @@ class FederatedRunner(FrozenParams):
         if self.cohort == "permuted":
             return n_clients - (ceil(n_clients / size) - 1) * size
         return size
-
-
-@dataclass(slots=True)
-class _Run:
-    """Progress of one run, mirrored on disk if a checkpoint path is given."""
-
-    path: Path | None
-    digest: str
-    run_id: str
-    key: int
-    state: Any
-    records: list[RoundRecord]
-    finished: bool = False
-
-    @classmethod
-    def start(cls, runner: FederatedRunner, digest: str, key: int, state: Any) -> _Run:
-        path = None if runner.checkpoint is None else Path(runner.checkpoint)
-        if path is not None and path.exists():
-            if not runner.resume:
-                raise CheckpointError(
-                    f"{path} exists. Pass FederatedRunner(resume=True) to go on with "
-                    "it, or delete it to start anew."
-                )
-            saved = _checkpoint.load(path, digest)
-            restored = _checkpoint.restore_state(state, saved.state)
-            records = [RoundRecord(**record) for record in saved.records]
-            if saved.finished:
-                warnings.warn(
-                    f"{path} holds a finished run: its result is returned, and the "
-                    "clients were not asked. Delete the file to fit anew.",
-                    CheckpointWarning,
-                    stacklevel=2,
-                )
-            return cls(
-                path, digest, saved.run_id, saved.key, restored, records, saved.finished
-            )
-        run = cls(path, digest, secrets.token_hex(16), key, state, [])
-        run.save()
-        return run
-
-    @property
-    def n_done(self) -> int:
-        return len(self.records)
-
-    def keep(self, state: Any, record: RoundRecord, finished: bool) -> None:
-        self.state, self.finished = state, finished
-        self.records.append(record)
-        self.save()
-
-    def forget(self) -> None:
-        """Remove the file of a run that was refused before it began."""
-        if self.path is not None and not self.records:
-            self.path.unlink(missing_ok=True)
-
-    def save(self) -> None:
-        if self.path is None:
-            return
-        saved = _checkpoint.Checkpoint(
-            self.run_id,
-            self.key,
-            self.n_done,
-            self.finished,
-            _checkpoint.state_fields(self.state),
-            [
-                {name: getattr(r, name) for name in RoundRecord.__dataclass_fields__}
-                for r in self.records
-            ],
-        )
-        _checkpoint.save(self.path, self.digest, saved)

@@ -135,14 +135,14 @@ def kill_while_asking(at_round):
 
 
 def kill_after_release(at_round):
-    really_keep = _runner._Run.keep
+    really_keep = _runner.Run.keep
 
     def keep(self, state, record, finished):
         if record.round == at_round:
             die()
         really_keep(self, state, record, finished)
 
-    _runner._Run.keep = keep
+    _runner.Run.keep = keep
 
 
 def kill_before_rename(at_round):
@@ -160,14 +160,14 @@ def kill_before_rename(at_round):
 
 
 def kill_after_save(at_round):
-    really_keep = _runner._Run.keep
+    really_keep = _runner.Run.keep
 
     def keep(self, state, record, finished):
         really_keep(self, state, record, finished)
         if record.round == at_round:
             die()
 
-    _runner._Run.keep = keep
+    _runner.Run.keep = keep
 
 
 JOBS = [
