@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.base import clone
 
 from skfedcal import FedBinCalibrator, FedTempCalibrator, load
+from skfedcal.calibrators._base import BaseCalibrator
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.privacy._mechanisms import LatticeGaussian
 
@@ -404,3 +405,8 @@ def test_json_round_trip_keeps_every_bit(cal, tmp_path_factory, data):
     again = load(path)
     assert again.predict_proba(rows).tobytes() == fitted.predict_proba(rows).tobytes()
     assert again.get_params()["classes"].tolist() == fitted.classes.tolist()
+
+
+def test_every_public_calibrator_is_under_these_laws(public_estimators):
+    public = {cls for cls in public_estimators if issubclass(cls, BaseCalibrator)}
+    assert {type(calibrator) for calibrator in CALIBRATORS} == public

@@ -1,8 +1,9 @@
 """Moments of logits under the tempered softmax: the kernel of temperature scaling.
 
-The log loss of a row is ``log sum_j exp(beta d_j) - beta d_y`` with ``d = z - max z``
-and ``beta = 1 / T``. Its derivatives in ``beta`` are cumulants of ``d`` under the
-softmax of ``beta d``; one pass gives as many as are wanted.
+The log loss of a row is ``log sum_j exp(beta d_j) - beta d_y`` with ``beta = 1 / T``
+and ``d = z - z_0`` for any ``z_0``: the row's own logit, or its maximum where that one
+is out of range. Its derivatives in ``beta`` are cumulants of ``d`` under the softmax of
+``beta d``; one pass gives as many as are wanted.
 
 Every operation acts on each row alone (no BLAS: its kernels treat the last rows of a
 block differently), so a row gives the same bits in any block, for one client or many.
