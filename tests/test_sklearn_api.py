@@ -60,6 +60,7 @@ CHECKED = [
     FedTempCalibrator(solver="grid"),
     FedTempCalibrator(solver="average"),
     FedTempCalibrator(1.0, random_state=0),
+    FedTempCalibrator(1.0, if_improves=False, random_state=0),
     FedTempCalibrator(1.0, solver="grid", random_state=0),
     FedTempCalibrator(1.0, solver="average", random_state=0),
     FedBinCalibrator(),
@@ -68,7 +69,7 @@ CHECKED = [
     FederatedCalibratedClassifier(RandomForestClassifier(5, random_state=0)),
     FederatedCalibratedClassifier(calibrator=FedBinCalibrator(), cv=3),
     FederatedCalibratedClassifier(
-        calibrator=FedTempCalibrator(1.0, random_state=0), cv=3
+        calibrator=FedTempCalibrator(1.0, if_improves=False, random_state=0), cv=3
     ),
     FederatedCalibratedClassifier(cv="holdout", random_state=0),
     LogitTransformer(LogisticRegression(), cv=None),

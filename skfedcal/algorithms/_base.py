@@ -35,6 +35,8 @@ class BlockSpec:
     groups : int, default=1
         The array is cut along its first axis into this many parts, each clipped by
         itself; the bound on the whole is then ``clip * sqrt(groups)`` in L2.
+    weight : float, default=1.0
+        Cost of the noise variance of each number, when noise is divided over blocks.
     """
 
     shape: tuple[int, ...]
@@ -42,6 +44,7 @@ class BlockSpec:
     clip: float | None = None
     norm: Literal["l2", "l1"] = "l2"
     groups: int = 1
+    weight: float = 1.0
 
     @property
     def size(self) -> int:
@@ -77,6 +80,11 @@ class FederatedAlgorithm(Protocol[State]):
     `n_rounds` or until `done`. An algorithm is a frozen dataclass of plain numbers and
     strings: it holds no data, draws no noise and knows no budget. Its state is a frozen
     dataclass of arrays and numbers.
+
+    Two further members are optional: ``shares``, one positive number per round, adding
+    up to 1, divides the budget over rounds where all clients take part in all of them;
+    ``n_values(n_classes)`` gives the most numbers of a round where that is not the
+    first. See `round_shares` and `values_per_round`.
     """
 
     @property
@@ -103,3 +111,17 @@ class FederatedAlgorithm(Protocol[State]):
 
     def done(self, state: State) -> bool:
         """Whether further rounds are useless."""
+
+
+def round_shares(algorithm: FederatedAlgorithm[Any]) -> tuple[float, ...]:
+    """Share of the budget of each round; empty when all rounds are alike."""
+    return tuple(getattr(algorithm, "shares", None) or ())
+
+
+def values_per_round(algorithm: FederatedAlgorithm[Any], n_classes: int) -> int:
+    """Give the most numbers that a round releases."""
+    n_values = getattr(algorithm, "n_values", None)
+    if n_values is not None:
+        return int(n_values(n_classes))
+    start = algorithm.broadcast(algorithm.init(n_classes))
+    return sum(block.size for block in algorithm.spec(start).values())

@@ -20,15 +20,21 @@ _TOLERANCE = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class AverageState:
-    """The server's temperature."""
+    """The server's temperature, with the variance of the noise in it."""
 
     temperature: float = 1.0
     rounds: int = 0
+    variance: float = 0.0
 
     @property
     def converged(self) -> bool:
         inside = abs(np.log(self.temperature)) < LOCAL_BOUND - 1e-6
         return self.rounds > 0 and bool(inside)
+
+    @property
+    def improves(self) -> bool:
+        """Whether the move from T = 1 is more than what noise makes of nothing."""
+        return (self.temperature - 1) ** 2 > 2 * self.variance
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,10 @@ class TemperatureAverage:
         )
         moved = state.temperature + float(total["update"][0]) / n_filled
         bounds = np.exp(-LOCAL_BOUND), np.exp(LOCAL_BOUND)
-        return AverageState(float(np.clip(moved, *bounds)), state.rounds + 1)
+        noise = total.noise.get("update", 0.0) / n_filled
+        return AverageState(
+            float(np.clip(moved, *bounds)), state.rounds + 1, state.variance + noise**2
+        )
 
     def done(self, state: AverageState) -> bool:
         return False

@@ -18,13 +18,15 @@ GRID_BOUND = float(np.log(100.0))
 class GridState:
     """Summed slopes so far and the root that they have.
 
-    `converged` is false at either end of the grid.
+    `converged` is false at either end of the grid; `improves` tells whether the slope at
+    T = 1 stands out of the noise.
     """
 
     slopes: Array
     beta: float = 1.0
     converged: bool = False
     rounds: int = 0
+    improves: bool = True
 
     @property
     def temperature(self) -> float:
@@ -83,6 +85,7 @@ class TemperatureGrid:
 
     def update(self, state: GridState, total: Sums, n_clients: int) -> GridState:
         slopes = state.slopes + total["slopes"]
+        improves = True
         if self.clip is None:
             log_beta, inside = _quintic_root(self.grid, slopes)
         else:
@@ -90,7 +93,10 @@ class TemperatureGrid:
             # Both ends must stand out of the noise for a root to mean anything.
             noise = total.noise.get("slopes", 0.0) * np.sqrt(state.rounds + 1)
             inside &= min(-slopes.min(), slopes.max()) > 4 * noise
-        return GridState(slopes, float(np.exp(log_beta)), inside, state.rounds + 1)
+            here = slopes[np.abs(self.grid).argmin(), 0]
+            improves = bool(inside and here**2 > 2 * noise**2)
+        beta = float(np.exp(log_beta))
+        return GridState(slopes, beta, inside, state.rounds + 1, improves)
 
     def done(self, state: GridState) -> bool:
         return state.rounds >= self.n_rounds

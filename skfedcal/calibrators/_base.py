@@ -3,6 +3,7 @@
 import warnings
 from abc import ABCMeta, abstractmethod
 from dataclasses import dataclass, replace
+from math import inf
 
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
@@ -15,11 +16,12 @@ from skfedcal._sklearn_compat import (
     inside_model_selection,
     undone_on_error,
 )
+from skfedcal.algorithms._base import round_shares, values_per_round
 from skfedcal.calibrators import _persist
 from skfedcal.data._classes import ClassMap
 from skfedcal.data._scores import INPUT_TYPES, check_scores, to_logits
 from skfedcal.data._validate import make_dataset
-from skfedcal.exceptions import PrivacyWarning
+from skfedcal.exceptions import CalibrationWarning, PrivacyWarning
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._mixin import PrivacyMixin
 from skfedcal.privacy._models import ReleasePlan
@@ -33,6 +35,11 @@ class FitSetting:
     private: bool
     unit: str
     weighted: bool
+    n_clients: int = 1
+    # L2 bound over noise if the whole budget went into one release.
+    strength: float = inf
+    # Rounds that the runner asks for.
+    n_rounds: int | None = None
 
 
 class BaseCalibrator(
@@ -54,6 +61,7 @@ class BaseCalibrator(
         "classes": ["array-like", None],
         "input_type": [StrOptions(set(INPUT_TYPES))],
         "runner": [FederatedRunner, None],
+        "if_improves": ["boolean"],
     }
 
     # Under metadata routing `client_ids` reaches `fit` without set_fit_request.
@@ -102,13 +110,17 @@ class BaseCalibrator(
             )
             _check_weights(clients.weights, model)
             assumptions = self._label_assumptions(model, classes)
+            runner = self.runner if self.runner is not None else FederatedRunner()
+            n_units = clients.n_rows if model.unit == "example" else len(clients)
             setting = FitSetting(
                 clients.n_classes,
                 model.private,
                 model.unit,
                 clients.weights is not None,
+                len(clients),
+                model.strength(n_units),
+                runner.n_rounds,
             )
-            runner = self.runner if self.runner is not None else FederatedRunner()
             if runner.checkpoint is not None and inside_model_selection():
                 raise ValueError(
                     "A runner with a checkpoint cannot be used in a search or a "
@@ -138,6 +150,7 @@ class BaseCalibrator(
                 )
 
             self.classes_ = classes.classes
+            self.improves_ = True  # callbacks may predict in between
             state, history = runner.run(
                 algorithm, clients, mechanism, entropy, on_round=on_round
             )
@@ -149,7 +162,10 @@ class BaseCalibrator(
             self.privacy_ = replace(
                 report, assumptions=(*report.assumptions, *assumptions)
             )
+            self.improves_ = not setting.private or bool(self._improves())
             self._after_fit(setting)
+            if not self.improves_:
+                self._warn_no_gain()
             root.call_on_fit_task_end(estimator=self)
             return self
 
@@ -231,7 +247,9 @@ class BaseCalibrator(
         check_is_fitted(self)
         scores = check_scores(self, X, reset=False)
         logits = to_logits(scores, len(self.classes_), input_type=self.input_type)
-        out = self._calibrate(_logits.center(logits))
+        logits = _logits.center(logits)
+        used = self.improves_ or not self.if_improves
+        out = self._calibrate(logits) if used else self._unchanged(logits)
         return out if self._class_map.in_order else out[:, self._class_map.order]
 
     def _restore_classes(self, classes, order):
@@ -258,6 +276,28 @@ class BaseCalibrator(
 
     def _after_fit(self, setting):
         """Warn about a result that should be looked at."""
+
+    def _improves(self):
+        """Whether what was released is more than what noise alone would be."""
+        return True
+
+    def _unchanged(self, logits):
+        """Input as the output of a calibrator that is not used."""
+        return logits
+
+    def _warn_no_gain(self):
+        use = (
+            "Predictions are those of the input; if_improves=False uses the map"
+            if self.if_improves
+            else "The map is used all the same; if_improves=True would not"
+        )
+        warnings.warn(
+            "What the clients sent is no more than the noise explains, so that the "
+            f"calibration map is as likely to do harm as good. {use}. More clients or "
+            "a larger eps would help.",
+            CalibrationWarning,
+            stacklevel=4,
+        )
 
     @abstractmethod
     def _make_algorithm(self, setting):
@@ -293,12 +333,11 @@ def _check_weights(weights, model):
 def _release_plan(runner, algorithm, clients, unit):
     """What this run will release."""
     schedule = runner.schedule(algorithm, len(clients))
-    start = algorithm.broadcast(algorithm.init(clients.n_classes))
-    n_values = sum(block.size for block in algorithm.spec(start).values())
     return ReleasePlan(
         n_units=clients.n_rows if unit == "example" else len(clients),
         n_releases=schedule.n_rounds,
         n_participations=schedule.n_participations,
         sampling_rate=schedule.sampling_rate,
-        n_values=n_values,
+        n_values=values_per_round(algorithm, clients.n_classes),
+        shares=round_shares(algorithm),
     )

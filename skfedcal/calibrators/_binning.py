@@ -54,6 +54,9 @@ class FedBinCalibrator(BaseCalibrator):
     normalize : {'l1', 'logit', 'none'}, default='l1'
         Divide the frequencies of a row by their sum, take the softmax of their
         log-odds, or leave them as they are (rows then do not sum to 1).
+    if_improves : bool, default=True
+        Leave the input as it is where, under `eps`, the released values are no more
+        than noise explains (`improves_`).
     privacy : CentralDP or SecureAggregation, default=None
         Other settings of privacy, instead of `eps` and `delta`.
     ledger : PrivacyLedger, default=None
@@ -77,6 +80,8 @@ class FedBinCalibrator(BaseCalibrator):
         Released counts.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
+    improves_ : bool
+        Whether the releases, under `eps`, say more than noise; always without.
     n_clients_, n_rounds_ : int
         Clients seen and rounds run.
     privacy_ : PrivacyReport
@@ -130,6 +135,7 @@ class FedBinCalibrator(BaseCalibrator):
         noise="split",
         prior_weight=2.0,
         normalize="l1",
+        if_improves=True,
         privacy=None,
         ledger=None,
         classes=None,
@@ -145,6 +151,7 @@ class FedBinCalibrator(BaseCalibrator):
         self.noise = noise
         self.prior_weight = prior_weight
         self.normalize = normalize
+        self.if_improves = if_improves
         self.privacy = privacy
         self.ledger = ledger
         self.classes = classes

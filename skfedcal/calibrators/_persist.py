@@ -22,7 +22,7 @@ _NOT_SAVED = ("ledger", "runner")
 
 def save(estimator, path):
     """Write a fitted calibrator to `path`, atomically."""
-    names = (*_COMMON, *estimator._fitted_names)
+    names = (*_COMMON, "improves_", *estimator._fitted_names)
     content = {
         "format": _FORMAT,
         "format_version": _FORMAT_VERSION,
@@ -104,17 +104,19 @@ def _restore(content):
     if sorted(order.tolist()) != list(range(len(classes))):
         raise ValueError("columns is not a permutation of the classes")
     estimator._restore_classes(classes, order)
-    known = {*_COMMON, *cls._fitted_names, "feature_names_in_"}
+    expected = (*_COMMON, "improves_", *cls._fitted_names)
+    known = {*expected, "feature_names_in_"}
     for key, value in content["fitted"].items():
         if key not in known:
             raise ValueError(f"unknown attribute {key!r}")
         setattr(estimator, key, _decode(value))
-    expected = (*_COMMON, *cls._fitted_names)
     missing = [key for key in expected if key not in content["fitted"]]
     if missing:
         raise ValueError(f"missing {missing}")
     if any(type(getattr(estimator, key)) is not int for key in _COMMON):
         raise ValueError(f"{_COMMON} are not whole numbers")
+    if type(estimator.improves_) is not bool:
+        raise ValueError(f"improves_={estimator.improves_!r} is not true or false")
     if len(classes) - estimator.n_features_in_ not in (0, 1):
         raise ValueError("n_features_in_ does not fit the classes")
     report = _decode(content["privacy"])

@@ -35,6 +35,9 @@ class FedTempCalibrator(BaseCalibrator):
         Bound on what one client sends: its mean slope in log T for 'newton', its curve
         for 'grid', its change of T for 'average'. A number also clips without `eps`
         where the solver is 'average'. 'auto' is a public constant of the solver.
+    if_improves : bool, default=True
+        Leave the input as it is where, under `eps`, the released values are no more
+        than noise explains (`improves_`).
     privacy : CentralDP or SecureAggregation, default=None
         Other settings of privacy, instead of `eps` and `delta`.
     ledger : PrivacyLedger, default=None
@@ -59,6 +62,8 @@ class FedTempCalibrator(BaseCalibrator):
         releases said more about it than the noise.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
+    improves_ : bool
+        Whether the releases, under `eps`, say more than noise; always without.
     n_clients_, n_rounds_ : int
         Clients seen and rounds run.
     privacy_ : PrivacyReport
@@ -104,6 +109,7 @@ class FedTempCalibrator(BaseCalibrator):
         delta=None,
         solver="auto",
         clip="auto",
+        if_improves=True,
         privacy=None,
         ledger=None,
         classes=None,
@@ -115,6 +121,7 @@ class FedTempCalibrator(BaseCalibrator):
         self.delta = delta
         self.solver = solver
         self.clip = clip
+        self.if_improves = if_improves
         self.privacy = privacy
         self.ledger = ledger
         self.classes = classes
@@ -149,9 +156,13 @@ class FedTempCalibrator(BaseCalibrator):
         self.temperature_ = float(state.temperature)
         self.converged_ = bool(state.converged)
         self._bounded = getattr(state, "bounded", True)
+        self._gain = getattr(state, "improves", True)
+
+    def _improves(self):
+        return self._gain
 
     def _after_fit(self, setting):
-        if self.converged_:
+        if self.converged_ or not self.improves_:
             return
         if setting.private:
             text = (

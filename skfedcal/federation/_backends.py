@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import Literal, Protocol
@@ -42,7 +43,7 @@ class InProcess:
         return self.clients.names
 
     def total(self, request: Request, cohort: Positions) -> PartialSum:
-        return respond(request, select(self.clients, cohort))
+        return timed_respond(request, select(self.clients, cohort))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +64,19 @@ class Joblib:
         parts = [select(self.clients, part) for part in np.array_split(cohort, n_parts)]
         backend = "threading" if self.prefer == "threads" else "loky"
         answers = Parallel(n_jobs=self.n_jobs, backend=backend)(
-            delayed(respond)(
+            delayed(timed_respond)(
                 request, part if backend == "threading" else part.compact()
             )
             for part in parts
         )
         return reduce(add, answers)
+
+
+def timed_respond(request: Request, clients: FederatedDataset) -> PartialSum:
+    """Answer of simulated clients, with the time they took."""
+    started = time.perf_counter()
+    answer = respond(request, clients)
+    return replace(answer, seconds=time.perf_counter() - started)
 
 
 def select(clients: FederatedDataset, cohort: Positions) -> FederatedDataset:

@@ -51,17 +51,23 @@ class Request:
 class PartialSum:
     """Integer sum of the encoded answers of some clients; sums of sums are sums.
 
-    `n_units` counts what was bounded one by one: clients, or their rows.
+    `n_units` counts what was bounded one by one: clients, or their rows. `seconds` is
+    the time that clients computed; only a simulation measures it, as it tells of a
+    client's rows.
     """
 
     total: Mapping[str, Integers]
     n_clients: int
     n_units: int
+    seconds: float = 0.0
 
     def __add__(self, other: PartialSum) -> PartialSum:
         total = {name: value + other.total[name] for name, value in self.total.items()}
         return PartialSum(
-            total, self.n_clients + other.n_clients, self.n_units + other.n_units
+            total,
+            self.n_clients + other.n_clients,
+            self.n_units + other.n_units,
+            self.seconds + other.seconds,
         )
 
 

@@ -28,6 +28,9 @@ class RoundRecord:
         Size of one client's answer and of what it was sent.
     seconds : float
         Time of the round; NaN where it could tell the size of a Poisson sample.
+    client_seconds : float
+        Mean time that a client computed; NaN where it is not measured, as on an engine
+        of real sites.
     total : dict of str to ndarray
         Released sums.
     """
@@ -38,6 +41,7 @@ class RoundRecord:
     bytes_up: int
     bytes_down: int
     seconds: float
+    client_seconds: float
     total: dict[str, Array] = field(repr=False)
 
 

@@ -194,7 +194,7 @@ class FederatedRunner(FrozenParams):
         """Ask, sum, release and update once."""
         started = time.perf_counter()
         broadcast = algorithm.broadcast(state)
-        codec = mechanism.codec(algorithm.spec(broadcast))
+        codec = mechanism.codec(algorithm.spec(broadcast), index)
         request = Request(algorithm, broadcast, codec, mechanism.unit)
         answer = PartialSum(codec.zeros(), 0, 0)
         for cohort in cohorts:
@@ -213,6 +213,7 @@ class FederatedRunner(FrozenParams):
             request.n_bytes,
             # The time of a round would tell the size of a secret sample.
             nan if secret else time.perf_counter() - started,
+            nan if secret else _per_client(answer),
             dict(total),
         )
         return algorithm.update(state, total, n_units), record
@@ -277,3 +278,8 @@ class FederatedRunner(FrozenParams):
         if self.cohort == "permuted":
             return n_clients - (ceil(n_clients / size) - 1) * size
         return size
+
+
+def _per_client(answer: PartialSum) -> float:
+    """Mean time that a client computed, where it was measured."""
+    return answer.seconds / answer.n_clients if answer.seconds else nan

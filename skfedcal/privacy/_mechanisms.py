@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
+from math import fsum, sqrt
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from skfedcal.algorithms._base import BlockSpec, Sums
@@ -44,7 +44,7 @@ class SumMechanism(Protocol):
         runner says who will take part; what was not planned for is refused.
         """
 
-    def codec(self, spec: Spec) -> Codec:
+    def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         """Say how the blocks of one round are written."""
 
     def release(
@@ -69,7 +69,7 @@ class ExactSum:
     def open(self, run_id: str, rounds_done: int = 0, **_: float | None) -> None:
         """Nothing to pay."""
 
-    def codec(self, spec: Spec) -> Codec:
+    def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         return Codec({name: BlockCode(block) for name, block in spec.items()})
 
     def release(
@@ -103,6 +103,9 @@ class LatticeGaussian:
         Rounds that may be released; a further one is refused.
     n_values : int
         Numbers that a round may release, as told to the accountant.
+    shares : tuple of float, default=()
+        Part of the budget that each round gets, in terms of squared strength; empty
+        when all rounds get the same.
     split : {'split', 'joint'}
         How noise is divided over blocks: so that the total variance is least, or the
         same for every number.
@@ -119,6 +122,7 @@ class LatticeGaussian:
         n_units: int,
         n_releases: int,
         n_values: int,
+        shares: tuple[float, ...] = (),
         unit: Literal["client", "example"] = "client",
         split: Literal["split", "joint"] = "split",
         label: str = "fit",
@@ -131,6 +135,7 @@ class LatticeGaussian:
         self._n_units = n_units
         self._releases_left = n_releases
         self._n_values = n_values
+        self._shares = _checked_shares(shares, plan, n_releases)
         self._split = split
         self._label = label
         self._population = population
@@ -174,7 +179,7 @@ class LatticeGaussian:
             },
         )
 
-    def codec(self, spec: Spec) -> Codec:
+    def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         from skfedcal.privacy._samplers import GAUSSIAN_SIGMA
 
         for name, block in spec.items():
@@ -182,15 +187,15 @@ class LatticeGaussian:
                 raise ValueError(
                     f"Block {name!r} has no L2 bound, so no noise can hide a client."
                 )
-        self._clips = self._clips or {n: b.sensitivity for n, b in spec.items()}
-        sigmas = self._sigmas(spec)
+        self._clips = {**{n: b.sensitivity for n, b in spec.items()}, **self._clips}
+        sigmas = self._sigmas(spec, round_index)
         codec = Codec(
             {
                 name: BlockCode(block, step=sigmas[name] / GAUSSIAN_SIGMA)
                 for name, block in spec.items()
             }
         )
-        self._check_bounds(codec)
+        self._check_bounds(codec, round_index)
         return codec
 
     def release(
@@ -202,7 +207,7 @@ class LatticeGaussian:
             raise RuntimeError("release() before open(): nothing has been paid.")
         if round_index < self._next_round:
             raise RuntimeError(f"Round {round_index} has been released already.")
-        self._check_bounds(codec)
+        self._check_bounds(codec, round_index)
         size = sum(code.spec.size for code in codec.blocks.values())
         if self._releases_left < 1 or size > self._n_values:
             raise RuntimeError(
@@ -238,27 +243,54 @@ class LatticeGaussian:
         )
 
     def describe(self) -> str:
-        return f"LatticeGaussian({self.plan}, {self.unit}, {self._split})"
+        parts = (self.plan, self.unit, self._split, self._shares)
+        return f"LatticeGaussian({', '.join(map(str, parts))})"
 
-    def _check_bounds(self, codec: Codec) -> None:
+    def _multiplier(self, round_index: int) -> float:
+        """Noise over sensitivity of one round."""
+        if not self._shares:
+            return self.plan.noise_multiplier
+        share = self._shares[round_index] * len(self._shares)
+        return self.plan.noise_multiplier / sqrt(share)
+
+    def _check_bounds(self, codec: Codec, round_index: int) -> None:
         """Check the claim on the integers that can really be sent."""
         from skfedcal.privacy._samplers import GAUSSIAN_SIGMA
 
         spent = sum(c.limit * c.spec.groups for c in codec.blocks.values())
-        if sqrt(spent) / GAUSSIAN_SIGMA > (1 + 1e-12) / self.plan.noise_multiplier:
+        allowed = (1 + 1e-12) / self._multiplier(round_index)
+        if sqrt(spent) / GAUSSIAN_SIGMA > allowed:
             raise RuntimeError("The bounds of the codec exceed the planned budget.")
 
-    def _sigmas(self, spec: Spec) -> dict[str, float]:
+    def _sigmas(self, spec: Spec, round_index: int) -> dict[str, float]:
         bounds = {name: block.sensitivity for name, block in spec.items()}
-        multiplier = self.plan.noise_multiplier
+        multiplier = self._multiplier(round_index)
         if self._split == "joint":
             joint = multiplier * sqrt(sum(b * b for b in bounds.values()))
             return dict.fromkeys(bounds, joint)
-        # Least total variance of all released numbers: a block of d numbers weighs d.
+        # Least total cost of the noise in all released numbers.
         from skfedcal.privacy._accounting import split_noise
 
-        weights = [float(block.size) for block in spec.values()]
+        weights = [block.size * block.weight for block in spec.values()]
         factors = split_noise(list(bounds.values()), weights)
         return {
             name: float(f) * multiplier for name, f in zip(bounds, factors, strict=True)
         }
+
+
+def _checked_shares(
+    shares: tuple[float, ...], plan: NoisePlan, n_releases: int
+) -> tuple[float, ...]:
+    """Shares that add up to what is paid: squared strengths of all rounds."""
+    if not shares:
+        return ()
+    if plan.mu is None or not len(shares) == n_releases == plan.n_rounds:
+        raise ValueError(
+            f"{len(shares)} unequal shares of the budget need {len(shares)} rounds in "
+            f"which every client takes part; there are {n_releases}, and a client is "
+            f"in {plan.n_rounds} of them. Use FederatedRunner(cohort='full') and leave "
+            "n_rounds to the method."
+        )
+    if min(shares) <= 0 or fsum(shares) > 1 + 1e-12:
+        raise ValueError(f"shares={shares} must be positive and add up to 1.")
+    return shares

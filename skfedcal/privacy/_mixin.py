@@ -45,7 +45,7 @@ class PrivacyMixin:
         "eps": [Interval(Real, 0, None, closed="neither"), None],
         "delta": [Interval(Real, 0, 1, closed="neither"), None],
         "clip": [CLIP_RANGE, StrOptions({"auto"})],
-        "privacy": [HasMethods(["mechanism", "validate"]), None],
+        "privacy": [HasMethods(["mechanism", "strength", "validate"]), None],
         "ledger": [PrivacyLedger, None],
         "random_state": ["random_state"],
     }

@@ -38,6 +38,8 @@ class ReleasePlan:
         Chance of a client to be in a round, for Poisson sampling; else 1.
     n_values : int
         Numbers per release.
+    shares : tuple of float, default=()
+        Part of the budget that each release gets; empty when all get the same.
     """
 
     n_units: int
@@ -45,6 +47,7 @@ class ReleasePlan:
     n_participations: int
     sampling_rate: float
     n_values: int
+    shares: tuple[float, ...] = ()
 
 
 class PrivacyModel(Protocol):
@@ -60,6 +63,9 @@ class PrivacyModel(Protocol):
 
     def validate(self) -> None:
         """Raise for a value that cannot be."""
+
+    def strength(self, n_units: int) -> float:
+        """Signal that one release may show: L2 bound of a unit over the noise."""
 
     def mechanism(
         self,
@@ -98,6 +104,10 @@ class SecureAggregation(FrozenParams):
 
     def validate(self) -> None:
         """Nothing can be wrong."""
+
+    def strength(self, n_units: int) -> float:
+        """There is no noise."""
+        return float("inf")
 
     def mechanism(self, plan: ReleasePlan, **_: Any) -> ExactSum:
         """Build the mechanism of one run."""
@@ -160,6 +170,16 @@ class CentralDP(FrozenParams):
             if value not in allowed:
                 raise ValueError(f"{name}={value!r} is unknown; pass one of {allowed}.")
 
+    def strength(self, n_units: int) -> float:
+        """L2 bound of a unit over the noise of a single release."""
+        from skfedcal.privacy._accounting import calibrate
+
+        # Sampling and the slack of discrete noise change it by little.
+        accountant = "zcdp" if self.accountant == "zcdp" else "gdp"
+        delta = self._delta(n_units, quiet=True)
+        noise = calibrate(float(self.eps), delta, accountant=accountant)
+        return 1 / noise.noise_multiplier
+
     def mechanism(
         self,
         plan: ReleasePlan,
@@ -194,12 +214,13 @@ class CentralDP(FrozenParams):
             n_units=plan.n_units,
             n_releases=plan.n_releases,
             n_values=plan.n_values,
+            shares=plan.shares,
             unit=self.unit,
             split=split,
             label=label,
         )
 
-    def _delta(self, n_units: int) -> float:
+    def _delta(self, n_units: int, quiet: bool = False) -> float:
         if self.delta is None:
             return min(1e-5, 1 / (10 * n_units))
         if n_units > 1 and self.delta >= 1 / n_units:
@@ -207,7 +228,7 @@ class CentralDP(FrozenParams):
                 f"delta={self.delta:g} allows to publish one of the {n_units} "
                 f"{self.unit}s outright; pass a delta far below 1/{n_units}, or None."
             )
-        if n_units > 1 and self.delta > 1 / (10 * n_units):
+        if not quiet and n_units > 1 and self.delta > 1 / (10 * n_units):
             warnings.warn(
                 f"delta={self.delta:g} is large for {n_units} {self.unit}s; a value "
                 f"below {1 / (10 * n_units):g} is usual.",
