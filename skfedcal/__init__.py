@@ -6,7 +6,19 @@ from skfedcal._lazy import attach
 from skfedcal._version import __version__
 
 if TYPE_CHECKING:
-    from skfedcal.calibrators import FedBinCalibrator, FedTempCalibrator, load
+    from skfedcal.calibrators import (
+        FedAutoCalibrator,
+        FedBBQCalibrator,
+        FedBiasTempCalibrator,
+        FedBinCalibrator,
+        FedMatrixCalibrator,
+        FedMLPCalibrator,
+        FedOPVectorCalibrator,
+        FedTempCalibrator,
+        FedVectorCalibrator,
+        client_temperatures,
+        load,
+    )
     from skfedcal.compose import FederatedCalibratedClassifier, LogitTransformer
     from skfedcal.data import (
         DirichletPartitioner,
@@ -23,8 +35,15 @@ if TYPE_CHECKING:
 __all__ = [
     "CentralDP",
     "DirichletPartitioner",
+    "FedAutoCalibrator",
+    "FedBBQCalibrator",
+    "FedBiasTempCalibrator",
     "FedBinCalibrator",
+    "FedMLPCalibrator",
+    "FedMatrixCalibrator",
+    "FedOPVectorCalibrator",
     "FedTempCalibrator",
+    "FedVectorCalibrator",
     "FederatedCalibratedClassifier",
     "FederatedDataset",
     "FederatedRunner",
@@ -34,6 +53,7 @@ __all__ = [
     "PrivacyLedger",
     "SecureAggregation",
     "__version__",
+    "client_temperatures",
     "load",
     "load_federation",
     "make_federation",
@@ -43,7 +63,19 @@ __all__ = [
 __getattr__, __dir__, _names = attach(
     __name__,
     {
-        "calibrators": ["FedBinCalibrator", "FedTempCalibrator", "load"],
+        "calibrators": [
+            "FedAutoCalibrator",
+            "FedBBQCalibrator",
+            "FedBiasTempCalibrator",
+            "FedBinCalibrator",
+            "FedMLPCalibrator",
+            "FedMatrixCalibrator",
+            "FedOPVectorCalibrator",
+            "FedTempCalibrator",
+            "FedVectorCalibrator",
+            "client_temperatures",
+            "load",
+        ],
         "compose": ["FederatedCalibratedClassifier", "LogitTransformer"],
         "data": [
             "DirichletPartitioner",

@@ -12,14 +12,31 @@ from sklearn.datasets import make_classification
 from threadpoolctl import threadpool_limits
 
 from skfedcal import (
+    FedAutoCalibrator,
+    FedBBQCalibrator,
+    FedBiasTempCalibrator,
     FedBinCalibrator,
     FederatedCalibratedClassifier,
+    FedMatrixCalibrator,
+    FedMLPCalibrator,
+    FedOPVectorCalibrator,
     FedTempCalibrator,
+    FedVectorCalibrator,
     LogitTransformer,
     make_federation,
 )
 
-CALIBRATORS = [FedBinCalibrator, FedTempCalibrator]
+CALIBRATORS = [
+    FedAutoCalibrator,
+    FedBBQCalibrator,
+    FedBiasTempCalibrator,
+    FedBinCalibrator,
+    FedMLPCalibrator,
+    FedMatrixCalibrator,
+    FedOPVectorCalibrator,
+    FedTempCalibrator,
+    FedVectorCalibrator,
+]
 ESTIMATORS = [*CALIBRATORS, FederatedCalibratedClassifier, LogitTransformer]
 
 

@@ -22,10 +22,17 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skfedcal import (
     CentralDP,
+    FedAutoCalibrator,
+    FedBBQCalibrator,
+    FedBiasTempCalibrator,
     FedBinCalibrator,
     FederatedCalibratedClassifier,
     FederatedRunner,
+    FedMatrixCalibrator,
+    FedMLPCalibrator,
+    FedOPVectorCalibrator,
     FedTempCalibrator,
+    FedVectorCalibrator,
     LogitTransformer,
     PrivacyLedger,
 )
@@ -56,6 +63,10 @@ EQUIVALENCE_CHECKS = [
 ]
 
 CHECKED = [
+    FedAutoCalibrator(),
+    FedAutoCalibrator(1.0, random_state=0),
+    FedBiasTempCalibrator(),
+    FedBiasTempCalibrator(residual="bins"),
     FedTempCalibrator(),
     FedTempCalibrator(solver="grid"),
     FedTempCalibrator(solver="average"),
@@ -65,6 +76,17 @@ CHECKED = [
     FedTempCalibrator(1.0, solver="average", random_state=0),
     FedBinCalibrator(),
     FedBinCalibrator(1.0, random_state=0),
+    FedBBQCalibrator(),
+    FedBBQCalibrator(1.0, n_levels=3, if_improves=False, random_state=0),
+    FedMLPCalibrator(hidden=(8,)),
+    FedMLPCalibrator(1.0, hidden=(8,), random_state=0),
+    FedVectorCalibrator(),
+    FedVectorCalibrator(solver="average", local_solver="gd"),
+    FedVectorCalibrator(1.0, random_state=0),
+    FedMatrixCalibrator(),
+    FedMatrixCalibrator(1.0, if_improves=False, random_state=0),
+    FedOPVectorCalibrator(),
+    FedOPVectorCalibrator(1.0, if_improves=False, random_state=0),
     FederatedCalibratedClassifier(),
     FederatedCalibratedClassifier(RandomForestClassifier(5, random_state=0)),
     FederatedCalibratedClassifier(calibrator=FedBinCalibrator(), cv=3),

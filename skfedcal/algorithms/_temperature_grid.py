@@ -18,8 +18,8 @@ GRID_BOUND = float(np.log(100.0))
 class GridState:
     """Summed slopes so far and the root that they have.
 
-    `converged` is false at either end of the grid; `improves` tells whether the slope at
-    T = 1 stands out of the noise.
+    `converged` is false at either end of the grid; `improves` tells whether the slope
+    at T = 1 stands out of the noise.
     """
 
     slopes: Array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -47,17 +48,26 @@ class PrivateState:
         return self.sd < _PRIOR_SD / 2
 
     @property
-    def improves(self) -> bool:
-        """Whether the log loss is expected to fall, by an unbiased estimate.
+    def temperature_improves(self) -> bool:
+        """Whether T differs from 1 by more than noise.
 
         With an estimate x of variance v, shrunk by k, the squared error falls from that
-        of 0 by ``k ((2 - k) x^2 - 2 v)`` on average.
+        of 0 by ``k ((2 - k) x^2 - 2 v)`` on average. Twice the noise is asked for: what
+        would be gained below that is small, and v leaves out chance in the labels.
         """
         weight = 1 / self.sd**2 - 1 / _PRIOR_SD**2
         if weight <= 0:
             return False
         shrunk = weight * self.sd**2
-        return (2 - shrunk) * (self.log_beta / shrunk) ** 2 * weight > 2
+        return (2 - shrunk) * (self.log_beta / shrunk) ** 2 * weight > 2 * 2**2
+
+    @property
+    def improves(self) -> bool:
+        """Whether to use the result at all."""
+        return self.temperature_improves
+
+
+State = TypeVar("State", bound=PrivateState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +118,7 @@ class TemperaturePosterior:
         units = np.array([float(broadcast["clip"]), self.curvature_clip])
         return {"slopes": np.column_stack([slope, curvature]) / scale[:, None] / units}
 
-    def update(self, state: PrivateState, total: Sums, n_clients: int) -> PrivateState:
+    def update(self, state: State, total: Sums, n_clients: int) -> State:
         slope, curvature = total["slopes"] / n_clients
         noise = total.noise.get("slopes", 0.0) / n_clients
         curvature *= self.curvature_clip
@@ -128,7 +138,7 @@ class TemperaturePosterior:
     def done(self, state: PrivateState) -> bool:
         return state.rounds >= self.n_rounds
 
-    def _combine(self, state: PrivateState, noise: float) -> PrivateState:
+    def _combine(self, state: State, noise: float) -> State:
         """Posterior mean, and the clip of the next round."""
         # A Newton step of length s is off by about 0.35 s^2; 0.02 is model error.
         bend = (0.35 * (state.roots - state.points) ** 2) ** 2

@@ -1,7 +1,49 @@
 """The public calibrators."""
 
-from skfedcal.calibrators._binning import FedBinCalibrator
-from skfedcal.calibrators._persist import load
-from skfedcal.calibrators._temperature import FedTempCalibrator
+from typing import TYPE_CHECKING
 
-__all__ = ["FedBinCalibrator", "FedTempCalibrator", "load"]
+from skfedcal._lazy import attach
+
+if TYPE_CHECKING:
+    from skfedcal.calibrators._auto import FedAutoCalibrator
+    from skfedcal.calibrators._bbq import FedBBQCalibrator
+    from skfedcal.calibrators._bias_temperature import FedBiasTempCalibrator
+    from skfedcal.calibrators._binning import FedBinCalibrator
+    from skfedcal.calibrators._diagnostics import client_temperatures
+    from skfedcal.calibrators._matrix import FedMatrixCalibrator
+    from skfedcal.calibrators._mlp import FedMLPCalibrator
+    from skfedcal.calibrators._order_preserving import FedOPVectorCalibrator
+    from skfedcal.calibrators._persist import load
+    from skfedcal.calibrators._temperature import FedTempCalibrator
+    from skfedcal.calibrators._vector import FedVectorCalibrator
+
+__all__ = [
+    "FedAutoCalibrator",
+    "FedBBQCalibrator",
+    "FedBiasTempCalibrator",
+    "FedBinCalibrator",
+    "FedMLPCalibrator",
+    "FedMatrixCalibrator",
+    "FedOPVectorCalibrator",
+    "FedTempCalibrator",
+    "FedVectorCalibrator",
+    "client_temperatures",
+    "load",
+]
+
+__getattr__, __dir__, _names = attach(
+    __name__,
+    {
+        "_auto": ["FedAutoCalibrator"],
+        "_bbq": ["FedBBQCalibrator"],
+        "_bias_temperature": ["FedBiasTempCalibrator"],
+        "_binning": ["FedBinCalibrator"],
+        "_diagnostics": ["client_temperatures"],
+        "_matrix": ["FedMatrixCalibrator"],
+        "_mlp": ["FedMLPCalibrator"],
+        "_order_preserving": ["FedOPVectorCalibrator"],
+        "_persist": ["load"],
+        "_temperature": ["FedTempCalibrator"],
+        "_vector": ["FedVectorCalibrator"],
+    },
+)

@@ -1,27 +1,15 @@
 """Federated histogram binning."""
 
-import warnings
 from numbers import Integral, Real
 
 import numpy as np
 
-from skfedcal import _logits
-from skfedcal._sklearn_compat import Interval, StrOptions
-from skfedcal.algorithms import ClassHistograms
-from skfedcal.algorithms._binning import bin_index, softmax64
-from skfedcal.calibrators._base import BaseCalibrator
-from skfedcal.exceptions import CalibrationWarning
-from skfedcal.privacy._mixin import CLIP_RANGE
-
-# Bound on the positive counts of a client; public, as in the paper's experiments.
-_CLIP_POSITIVE = 10.0
-
-# With fewer rows per bin than this many deviations of the noise, binning raised the log
-# loss on four of the five federations tried.
-_ROWS_PER_NOISE = 10
+from skfedcal._sklearn_compat import Interval
+from skfedcal.algorithms._binning import bin_table
+from skfedcal.calibrators._histogram import HistogramCalibrator
 
 
-class FedBinCalibrator(BaseCalibrator):
+class FedBinCalibrator(HistogramCalibrator):
     """Replace each class probability by the frequency of the class in its bin.
 
     Every class has its own histogram of predicted probabilities (one against the
@@ -54,6 +42,13 @@ class FedBinCalibrator(BaseCalibrator):
     normalize : {'l1', 'logit', 'none'}, default='l1'
         Divide the frequencies of a row by their sum, take the softmax of their
         log-odds, or leave them as they are (rows then do not sum to 1).
+    weighting : {'all', 'changed'}, default=None
+        Average the bins with the input, ``a g + (1 - a) p``, by `class_weights_`: for
+        all rows, or only for those whose most probable class the bins change. For
+        cohorts that leave out clients: a class that was seldom seen keeps the input.
+    class_totals : array-like of shape (n_classes,), default=None
+        Public numbers of rows of each class at all clients, in column order, for
+        `weighting` without `eps`. None estimates them from the share of clients asked.
     if_improves : bool, default=True
         Leave the input as it is where, under `eps`, the released values are no more
         than noise explains (`improves_`).
@@ -78,6 +73,8 @@ class FedBinCalibrator(BaseCalibrator):
         Frequency for each bin; rows are the columns of the input, in their order.
     positive_, negative_ : ndarray of shape (n_classes, n_bins)
         Released counts.
+    class_weights_ : ndarray of shape (n_classes,)
+        Weight ``a`` of the bins of each class, in column order; 1 without `weighting`.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     improves_ : bool
@@ -91,6 +88,7 @@ class FedBinCalibrator(BaseCalibrator):
 
     See Also
     --------
+    FedBBQCalibrator : Averages histograms of 2, 4, 8, ... bins.
     FedTempCalibrator : One temperature; never changes the order of classes.
 
     Notes
@@ -98,6 +96,23 @@ class FedBinCalibrator(BaseCalibrator):
     With P positive and N negative rows in a bin with midpoint m, the value is
     ``(P + w m) / (P + N + w)``, ``w = prior_weight / n_bins``: the posterior mean under
     a Beta prior. Bins are ``[l, r)``, the last one closed.
+
+    The weight of class j is ``n_j / N_j``, rows seen over `class_totals`, at most 1.
+    Without `class_totals` it is ``s max(1, n_j / mean(n))``, at most 1, with s the
+    share of clients asked: exactly 1 once everybody was. Under `eps` it is
+    ``n_j / (sqrt(2 / pi) sd n_bins)``, cut to [0, 1], with sd the noise in a positive
+    count over all rounds: appendix B.5 of the paper, corrected.
+
+    `improves_` compares, in the one-vs-rest log loss, the bins with the best that the
+    input can be inside each bin. The gain that fitting noise would show is taken off,
+    and what is left must be twice its standard deviation.
+
+    References
+    ----------
+    .. [1] Zadrozny and Elkan, "Transforming Classifier Scores into Accurate Multiclass
+       Probability Estimates", KDD 2002.
+    .. [2] "Private Federated Multiclass Post-hoc Calibration", Algorithm 1, section 4.1
+       and appendices B.3 and B.5; anonymous text under review.
 
     Examples
     --------
@@ -109,20 +124,10 @@ class FedBinCalibrator(BaseCalibrator):
     """
 
     _parameter_constraints = {
-        **BaseCalibrator._parameter_constraints,
-        "clip": [
-            CLIP_RANGE,
-            StrOptions({"auto"}),
-            tuple,
-            list,
-        ],
+        **HistogramCalibrator._parameter_constraints,
         "n_bins": [Interval(Integral, 1, None, closed="left")],
-        "clip_per_class": ["boolean"],
-        "noise": [StrOptions({"split", "joint"})],
         "prior_weight": [Interval(Real, 0, None, closed="neither")],
-        "normalize": [StrOptions({"l1", "logit", "none"})],
     }
-    _fitted_names = ("bin_values_", "positive_", "negative_")
 
     def __init__(
         self,
@@ -135,6 +140,8 @@ class FedBinCalibrator(BaseCalibrator):
         noise="split",
         prior_weight=2.0,
         normalize="l1",
+        weighting=None,
+        class_totals=None,
         if_improves=True,
         privacy=None,
         ledger=None,
@@ -151,6 +158,8 @@ class FedBinCalibrator(BaseCalibrator):
         self.noise = noise
         self.prior_weight = prior_weight
         self.normalize = normalize
+        self.weighting = weighting
+        self.class_totals = class_totals
         self.if_improves = if_improves
         self.privacy = privacy
         self.ledger = ledger
@@ -159,114 +168,11 @@ class FedBinCalibrator(BaseCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def predict_proba(self, X):
-        """Calibrated probabilities.
+    @property
+    def _n_bins(self):
+        return self.n_bins
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_columns)
-            Scores of the form given to `fit`.
-
-        Returns
-        -------
-        proba : ndarray of shape (n_samples, n_classes)
-            One column per entry of `classes_`; rows sum to 1 unless
-            ``normalize='none'``.
-        """
-        if self.normalize == "none":
-            return np.exp(self._calibrated_logits(X))
-        return super().predict_proba(X)
-
-    def predict_log_proba(self, X):
-        """Logarithm of the calibrated probabilities.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_columns)
-            Scores of the form given to `fit`.
-
-        Returns
-        -------
-        log_proba : ndarray of shape (n_samples, n_classes)
-            One column per entry of `classes_`.
-        """
-        if self.normalize == "none":
-            return self._calibrated_logits(X)
-        return super().predict_log_proba(X)
-
-    def _make_algorithm(self, setting):
-        positive, negative = self._clips(setting)
-        return ClassHistograms(
-            n_bins=self.n_bins,
-            clip_positive=positive,
-            clip_negative=negative,
-            per_class=self.clip_per_class,
-            weighted=setting.weighted,
-        )
-
-    def _clips(self, setting):
-        clip = self.clip
-        if isinstance(clip, str):
-            if not setting.private:
-                return None, None
-            # One row is the whole contribution when an example is the unit.
-            clip = 1.0 if setting.unit == "example" else _CLIP_POSITIVE
-        if isinstance(clip, Real):
-            return float(clip), float(clip * np.sqrt(setting.n_classes - 1))
-        pair = [float(c) if isinstance(c, Real) else np.nan for c in clip]
-        if len(pair) != 2 or not all(1e-50 <= c <= 1e50 for c in pair):
-            raise ValueError(
-                f"clip={self.clip!r} must be 'auto', a positive number, or two: for "
-                "positive and for negative counts."
-            )
-        return tuple(pair)
-
-    def _noise_split(self):
-        return self.noise
-
-    def _set_state(self, state):
-        positive = np.maximum(state.positive, 0.0)
-        negative = np.maximum(state.negative, 0.0)
+    def _make_table(self, state):
         weight = self.prior_weight / self.n_bins
         weight += np.hypot(state.noise_positive, state.noise_negative)
-        middle = (np.arange(self.n_bins) + 0.5) / self.n_bins
-        self.positive_, self.negative_ = state.positive, state.negative
-        self._noise_positive, self._noise_negative = (
-            state.noise_positive,
-            state.noise_negative,
-        )
-        values = (positive + weight * middle) / (positive + negative + weight)
-        # Strictly inside (0, 1) also where the prior is lost to rounding.
-        limits = np.finfo(np.float64)
-        self.bin_values_ = np.clip(values, limits.tiny, 1 - limits.epsneg)
-
-    def _after_fit(self, setting):
-        if not setting.private:
-            return
-        noise = np.hypot(self._noise_positive, self._noise_negative)
-        rows = np.maximum(self.positive_ + self.negative_, 0.0).mean()
-        if rows < _ROWS_PER_NOISE * noise:
-            warnings.warn(
-                f"A bin holds {rows:.0f} rows on average and noise of {noise:.0f}: the "
-                "result may be worse than no calibration. Use fewer bins, more clients "
-                "or a larger eps, or FedTempCalibrator.",
-                CalibrationWarning,
-                stacklevel=4,
-            )
-
-    def _check_restored(self):
-        expected = (len(self.classes_), self.n_bins)
-        for name in self._fitted_names:
-            value = getattr(self, name)
-            if value.shape != expected or value.dtype != np.float64:
-                raise ValueError(f"{name} has a wrong shape or type")
-        if not ((self.bin_values_ > 0) & (self.bin_values_ < 1)).all():
-            raise ValueError("bin_values_ has values outside (0, 1)")
-
-    def _calibrate(self, logits):
-        bins = bin_index(softmax64(logits), self.n_bins)
-        values = self.bin_values_[np.arange(logits.shape[1]), bins]
-        out = _logits.from_proba(values)
-        if self.normalize == "logit":
-            out -= np.log1p(-values)
-        return out.astype(logits.dtype, copy=False)
+        return bin_table(state.positive, state.negative, weight)

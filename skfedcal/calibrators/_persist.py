@@ -22,11 +22,20 @@ _NOT_SAVED = ("ledger", "runner")
 
 def save(estimator, path):
     """Write a fitted calibrator to `path`, atomically."""
-    names = (*_COMMON, "improves_", *estimator._fitted_names)
     content = {
         "format": _FORMAT,
         "format_version": _FORMAT_VERSION,
         "skfedcal": __version__,
+        **_content(estimator),
+    }
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    write_whole(path, lambda stream: stream.write(text.encode()))
+
+
+def _content(estimator):
+    """Everything that `_restore` needs."""
+    names = (*_COMMON, "improves_", *estimator._fitted_names)
+    content = {
         "estimator": type(estimator).__name__,
         "params": {
             name: _encode(value)
@@ -40,8 +49,7 @@ def save(estimator, path):
     }
     if hasattr(estimator, "feature_names_in_"):
         content["fitted"]["feature_names_in_"] = _encode(estimator.feature_names_in_)
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    write_whole(path, lambda stream: stream.write(text.encode()))
+    return content
 
 
 def load(path):
@@ -160,7 +168,9 @@ def _encode(value):
     if isinstance(value, FrozenParams):
         inner = {k: _encode(v) for k, v in value.get_params().items()}
         return {"object": type(value).__name__, "params": inner}
-    if isinstance(value, (list, tuple)):
+    if hasattr(value, "_fitted_names"):  # the calibrator that another one has chosen
+        return {"calibrator": _content(value)}
+    if isinstance(value, (list, tuple, range)):
         return [_encode(v) for v in value]
     if isinstance(value, dict):
         return {str(k): _encode(v) for k, v in value.items()}
@@ -184,6 +194,8 @@ def _decode(value):
         return np.array(flat, dtype=dtype).reshape(value["shape"])
     if set(value) == {"float"}:
         return float(value["float"])
+    if set(value) == {"calibrator"}:
+        return _restore(value["calibrator"])
     if set(value) == {"object", "params"}:
         from skfedcal import privacy
 

@@ -34,7 +34,16 @@ class Method:
 
 
 METHODS = {
+    "auto": Method("FedAutoCalibrator", (), {"choice": "choice_"}),
     "temp": Method("FedTempCalibrator", ("solver",), {"temperature": "temperature_"}),
+    "biastemp": Method(
+        "FedBiasTempCalibrator", ("residual",), {"temperature": "temperature_"}
+    ),
+    "vector": Method("FedVectorCalibrator", (), {"converged": "converged_"}),
+    "matrix": Method("FedMatrixCalibrator", (), {"converged": "converged_"}),
+    "opvector": Method("FedOPVectorCalibrator", (), {"converged": "converged_"}),
+    "mlp": Method("FedMLPCalibrator", (), {"epochs per round": "epochs"}),
+    "bbq": Method("FedBBQCalibrator", ("n_levels",), {"levels": "n_levels"}),
     "bin": Method("FedBinCalibrator", ("n_bins",), {"bins per class": "n_bins"}),
 }
 

@@ -45,7 +45,7 @@ def test_counts_equal_a_loop(c, weighted):
     kind = "real" if weighted else "count"
     assert {b.kind for b in algorithm.spec(broadcast).values()} == {kind}
     if not weighted:
-        assert answer["positive"].dtype == np.int64
+        assert answer["positive"].dtype == np.int32
         sums = answer["positive"].sum(axis=(1, 2))
         assert sums.tolist() == sizes
         assert answer["negative"].sum(axis=(1, 2)).tolist() == [
@@ -98,7 +98,7 @@ def test_sensitivities_joint_and_per_class():
 
 
 def test_rounds_add_counts_and_noise():
-    algorithm = ClassHistograms(n_bins=2, n_rounds=2)
+    algorithm = ClassHistograms(n_bins=2, n_rounds=2, population=7)
     state = algorithm.init(2)
     total = Sums(
         {"positive": np.ones((2, 2)), "negative": np.full((2, 2), 2.0)},
@@ -110,3 +110,30 @@ def test_rounds_add_counts_and_noise():
     assert state.noise_positive == pytest.approx(3 * 2**0.5)
     assert state.noise_negative == pytest.approx(4 * 2**0.5)
     assert state.rounds == 2
+    # Asked twice is counted twice, out of all that there are.
+    assert (state.clients, state.population) == (10, 7)
+
+
+@pytest.mark.parametrize("c", [3, 100])
+def test_clients_of_many_blocks_are_counted_once(c):
+    # One client of several blocks between two blocks of many small clients.
+    sizes = np.repeat([5, (1 << 17) // c, 3], [4000 // c, 1, 9000 // c])
+    rng = np.random.default_rng(c)
+    data = FederatedDataset(
+        rng.normal(size=(sizes.sum(), c)),
+        rng.integers(0, c, sizes.sum()),
+        np.concatenate([[0], np.cumsum(sizes)]),
+        range(len(sizes)),
+        c,
+    )
+    algorithm = ClassHistograms(n_bins=4)
+    answer = algorithm.query(algorithm.broadcast(algorithm.init(c)), data)
+    positive, negative = answer["positive"], answer["negative"]
+    np.testing.assert_array_equal(positive.sum(axis=(1, 2)), sizes)
+    rows = (positive + negative).sum(axis=2)
+    np.testing.assert_array_equal(rows, np.tile(sizes[:, None], c))
+    assert positive.min() >= 0 and negative.min() >= 0
+    cells = bin_index(softmax64(data.rows), 4)
+    for j in range(0, c, 33):
+        expected = np.bincount(cells[:, j], minlength=4)
+        np.testing.assert_array_equal((positive + negative)[:, j].sum(0), expected)

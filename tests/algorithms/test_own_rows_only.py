@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from skfedcal.algorithms import (
+    BiasTemperaturePosterior,
     ClassHistograms,
     TemperatureAverage,
     TemperatureGrid,
@@ -18,33 +19,50 @@ from skfedcal.algorithms import (
 from skfedcal.data._dataset import BLOCK_CELLS, FederatedDataset
 
 
-def newton(stage, precise):
-    broadcast = {"beta": 0.37, "stage": stage, "precise": precise}
-    return TemperatureNewton(), {k: np.asarray(v) for k, v in broadcast.items()}
+def asked(algorithm, **broadcast):
+    return algorithm, lambda _: {k: np.asarray(v) for k, v in broadcast.items()}
 
 
 def started(algorithm):
-    return algorithm, algorithm.broadcast(algorithm.init(0))
+    return algorithm, lambda c: algorithm.broadcast(algorithm.init(c))
+
+
+def at_bias(algorithm, make_prior):
+    def broadcast(c):
+        start = algorithm.broadcast(algorithm.init(c))
+        start |= {"bias": np.linspace(-1, 1, c), "log_beta": np.asarray(-0.3)}
+        return start | {"prior": make_prior(c)}
+
+    return algorithm, broadcast
 
 
 ALGORITHMS = {
     **{
-        f"newton, one row in {stage}, {name}": newton(stage, precise)
+        f"newton, one row in {stage}, {name}": asked(
+            TemperatureNewton(), beta=0.37, stage=stage, precise=precise
+        )
         for stage in (1, 4, 32)
         for name, precise in (("input dtype", False), ("float64", True))
     },
     "grid": started(TemperatureGrid(n_points=4)),
     "grid, clipped": started(TemperatureGrid(n_points=4, clip=1.0)),
     "average": started(TemperatureAverage()),
-    "posterior": (
-        TemperaturePosterior(),
-        {"log_beta": np.asarray(-0.3), "clip": np.asarray(0.3)},
+    "posterior": asked(TemperaturePosterior(), log_beta=-0.3, clip=0.3),
+    "bias posterior": at_bias(
+        BiasTemperaturePosterior(), lambda c: np.arange(1, c + 1) * 2 / (c * (c + 1))
     ),
+    "bias posterior, plain": at_bias(BiasTemperaturePosterior(), lambda _: np.empty(0)),
+    "label frequencies": started(BiasTemperaturePosterior(private_prior=True)),
     "histograms": started(ClassHistograms(n_bins=2)),
     "histograms, clipped": started(
         ClassHistograms(n_bins=7, clip_positive=1.3, clip_negative=2.1)
     ),
 }
+
+
+def at(c):
+    """Every algorithm with a question for `c` classes."""
+    return [(name, item[0], item[1](c)) for name, item in ALGORITHMS.items()]
 
 
 def hard_rows(n, c, rng):
@@ -112,7 +130,7 @@ def test_all_clients_at_once_answer_as_each_would_alone(dtype, c, layout):
     clients = [alone(data, i) for i in range(len(data))]
     # Clients larger than a block are slow to repeat: one way of cutting them out.
     small = [i for i in range(len(data)) if data.sizes[i] < 50]
-    for name, (algorithm, broadcast) in ALGORITHMS.items():
+    for name, algorithm, broadcast in at(c):
         if name == "histograms" and data.weights is not None:
             algorithm = ClassHistograms(n_bins=2, weighted=True)
         together = algorithm.query(broadcast, data)
@@ -133,7 +151,7 @@ def test_every_small_block_gives_the_bits_of_the_large_one(c):
     rng = np.random.default_rng(c)
     rows, labels = hard_rows(40, c, rng), rng.integers(0, c, 40)
     data = FederatedDataset(rows, labels, np.arange(41), range(40), c)
-    for name, (algorithm, broadcast) in ALGORITHMS.items():
+    for name, algorithm, broadcast in at(c):
         together = algorithm.query(broadcast, data)
         for width in (1, 2, 3, 5, 8, 17):
             for start in range(0, 40 - width, 7):
@@ -152,7 +170,7 @@ def test_a_memory_map_gives_the_bits_of_the_array(tmp_path, dtype):
         path.write_bytes(b"x" * offset + (tmp_path / "rows.bin").read_bytes())
         mapped = np.memmap(path, dtype, "r", offset=offset, shape=data.rows.shape)
         other = FederatedDataset(mapped, data.labels, data.offsets, data.names, 10)
-        for name, (algorithm, broadcast) in ALGORITHMS.items():
+        for name, algorithm, broadcast in at(10):
             answers = algorithm.query(broadcast, other)
             for key, answer in algorithm.query(broadcast, data).items():
                 assert answer.tobytes() == answers[key].tobytes(), (name, key)
@@ -160,7 +178,8 @@ def test_a_memory_map_gives_the_bits_of_the_array(tmp_path, dtype):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_other_clients_rows_change_nothing_even_if_extreme(name):
-    algorithm, broadcast = ALGORITHMS[name]
+    algorithm, make_broadcast = ALGORITHMS[name]
+    broadcast = make_broadcast(10)
     rng = np.random.default_rng(0)
     sizes = np.array([3, 1, 20, 0, 5])
     offsets = np.concatenate([[0], np.cumsum(sizes)])

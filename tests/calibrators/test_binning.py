@@ -163,7 +163,7 @@ def test_clip_per_class_bounds_classes_one_by_one():
     np.testing.assert_allclose(split.positive_[:, 1], [5.0, 5.0, 0.0])
 
 
-@pytest.mark.filterwarnings("ignore:A bin holds")
+@pytest.mark.filterwarnings("ignore:What the clients sent is no more")
 @pytest.mark.parametrize("per_class", [False, True])
 def test_reported_sensitivities(draw, per_class):
     clients = [draw(20, 4, seed=i) for i in range(30)]
@@ -177,7 +177,7 @@ def test_reported_sensitivities(draw, per_class):
     )
 
 
-@pytest.mark.filterwarnings("ignore:A bin holds")
+@pytest.mark.filterwarnings("ignore:What the clients sent is no more")
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")
 def test_noise_of_counts_has_the_announced_size(draw):
     clients = [draw(2, 5, seed=i) for i in range(40)]

@@ -145,7 +145,7 @@ def test_clipping_a_histogram_keeps_the_frequencies_of_a_client():
 
 
 def test_noisy_bins_warn_when_rows_do_not_stand_out(fed):
-    with pytest.warns(CalibrationWarning, match="rows on average"):
+    with pytest.warns(CalibrationWarning, match="no more than the noise explains"):
         FedBinCalibrator(0.5, random_state=0).fit(fed.clients)
 
 

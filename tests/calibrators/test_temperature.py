@@ -7,7 +7,12 @@ import pytest
 from sklearn import calibration
 from sklearn.metrics import log_loss
 
-from skfedcal import FedTempCalibrator, PrivacyLedger
+from skfedcal import (
+    FederatedRunner,
+    FedTempCalibrator,
+    PrivacyLedger,
+    make_federation,
+)
 from skfedcal.exceptions import CalibrationWarning
 
 
@@ -181,6 +186,29 @@ def test_average_is_the_mean_of_local_optima(draw, optimum):
     clipped = FedTempCalibrator(solver="average", clip=0.25).fit(clients)
     steps = np.clip(np.array(own) - 1, -0.25, 0.25)
     assert clipped.temperature_ == pytest.approx(1 + steps.mean(), rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
+def test_clipping_without_privacy_tames_skew_but_not_in_one_round():
+    # Appendix A.3.5: cohorts of 10 of 100 clients; mean loss of 8 runs, seeds fixed.
+    fed = make_federation(100, 3000, alpha=0.1, n_test=2000, random_state=0)
+
+    def loss(n_rounds, clip):
+        runner = FederatedRunner(n_rounds, cohort="independent", cohort_size=10)
+        runs = [
+            FedTempCalibrator(
+                solver="average", clip=clip, runner=runner, random_state=s
+            )
+            for s in range(8)
+        ]
+        rows = fed.test_logits.astype(np.float64)
+        proba = [run.fit(fed.clients).predict_proba(rows) for run in runs]
+        return np.mean([log_loss(fed.test_labels, p) for p in proba])
+
+    assert loss(1, 0.1) > loss(1, "auto") + 0.03
+    assert loss(10, 0.25) < loss(10, "auto") - 0.01
+    # Small steps need more rounds to get there.
+    assert loss(3, 0.05) > loss(10, 0.05) > loss(25, 0.05)
 
 
 def test_average_at_its_bound_says_so():

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from sklearn.metrics import accuracy_score, log_loss
 
 import skfedcal
@@ -16,7 +17,14 @@ from skfedcal.cli.demo._experiment import FITS, DemoResult, run_experiment, scor
 from skfedcal.cli.demo._verdict import sign_of_mean, verdict
 from skfedcal.exceptions import SimulatedPrivacyWarning
 
-SMALL = DemoSize(n_train=100, n_calibration=200, n_clients=20, n_hidden=16, max_iter=15)
+SMALL = DemoSize(
+    n_train=100,
+    n_calibration=200,
+    n_clients=60,
+    n_trainers=20,
+    n_hidden=16,
+    n_rounds=20,
+)
 
 
 def naive_classwise_error(labels, proba, n_bins=15):
@@ -60,11 +68,10 @@ def small_demo(monkeypatch):
 @pytest.mark.filterwarnings("ignore:random_state")
 def test_the_numbers_are_those_of_independent_code(small):
     data = make_digits_federation(SMALL, seed=4)
-    tables = [np.exp(data.test_logits)]
+    tables = [softmax(data.test_logits, axis=1)]
     for _, estimator, eps in FITS:
-        calibrator = getattr(skfedcal, estimator)(
-            eps=eps, classes=np.arange(10), input_type="log_proba", random_state=4
-        )
+        make = getattr(skfedcal, estimator)
+        calibrator = make(eps=eps, classes=np.arange(10), random_state=4)
         calibrator.fit(data.logits, data.labels, client_ids=data.client_ids)
         tables.append(calibrator.predict_proba(data.test_logits))
     labels = data.test_labels
@@ -102,7 +109,7 @@ def test_table_and_json_show_the_outcomes(small_demo, run, small):
     rows = out.splitlines()
     assert code == 0
     assert rows[0].split("  ")[0].strip() == HEADER[0]
-    for row, outcome in zip(rows[2:7], small.outcomes, strict=True):
+    for row, outcome in zip(rows[2:8], small.outcomes, strict=True):
         assert row.split() == " ".join(table_row(outcome)).split()
     assert max(map(len, rows)) <= 80
     assert lines[0].startswith("skfedcal: warning: --seed")
@@ -142,8 +149,8 @@ def test_a_seed_repeats_and_none_does_not(small_demo, run):
     one, two = (json.loads(run("demo", "--json", "-q")[1]) for _ in range(2))
     assert not one["simulated"]
     # Exact fits are the same in both; private ones have noise of their own.
-    assert one["methods"][:3] == two["methods"][:3]
-    assert one["methods"][4]["nll"] != two["methods"][4]["nll"]
+    assert one["methods"][:4] == two["methods"][:4]
+    assert one["methods"][5]["nll"] != two["methods"][5]["nll"]
     assert "simulation" not in " ".join(one["meaning"])
 
 
@@ -171,7 +178,7 @@ def test_all_views_of_a_digit_stay_with_one_client():
     assert data.client_ids.shape == (9 * 200,)
     by_digit = data.client_ids.reshape(-1, 9)
     assert (by_digit == by_digit[:, :1]).all()
-    assert len(np.unique(data.client_ids)) == 20
+    assert len(np.unique(data.client_ids)) == 60
     assert len(data.test_labels) == 1797 - 100 - 200
 
 
@@ -240,6 +247,18 @@ def test_the_verdict_follows_the_floor(small, errors, expected):
         for i, e in enumerate(errors)
     ]
     assert any(expected in text for text in verdict(make_result(outcomes)))
+
+
+def test_the_verdict_follows_the_accuracy(small):
+    base, better, worse, same = (
+        replace(o, accuracy=a, hits=np.arange(1000) < 1000 * a)
+        for o, a in zip(small.outcomes, (0.5, 0.6, 0.4, 0.5), strict=False)
+    )
+    text = " ".join(verdict(make_result([base, better, worse, same])))
+    assert "Accuracy, 50.0 % for base, is clearly higher for FedTemp (60.0 %)" in text
+    assert "; clearly lower for FedBBQ (40.0 %)." in text
+    text = " ".join(verdict(make_result([base, same])))
+    assert "is clearly changed by none." in text
 
 
 def test_the_verdict_adds_up_privacy(small):

@@ -14,20 +14,21 @@ if TYPE_CHECKING:
     from skfedcal.cli.demo._experiment import DemoResult, Outcome
 
 DESCRIPTION = """\
-Train a net on scikit-learn's digits, calibrate it over 100 clients with and without
-differential privacy, and print what it gained and what it cost. Needs no files and no
-network, and takes a few seconds.
+Train a net on scikit-learn's digits by federated averaging, calibrate it over 100 other
+clients with and without differential privacy, and print what it gained and what it
+cost. Needs no files and no network, and takes a few seconds.
 
 The digits are 8 x 8 images, here with noise on the pixels and moved by up to one pixel.
-200 train the net; 600, in nine views each, belong to 100 clients, most of whom have few
-of the ten classes (Dirichlet, alpha = 0.1); the other 997, in one view each, are the
-test. No digit is in two places.
+200 train the net at 40 clients; 600 belong to the 100 clients of the calibration, all
+in nine views each. Most clients have few of the ten classes (Dirichlet, alpha = 0.1),
+so that the net favours some classes. The other 997, in one view each, are the test. No
+digit is in two places.
 """
 
 EXAMPLES = """\
 columns:
   method     base: the net as it is
-  eps spent  differential privacy of a whole client; no DP: exact sums
+  eps        differential privacy of a whole client; no DP: exact sums
   cwECE      gap between probability and frequency, mean over classes (15 bins)
   floor      cwECE that a perfect net shows on as many digits, mean +- deviation
   ECE        the same gap for the predicted class only
@@ -43,7 +44,7 @@ examples:
 
 HEADER = (
     "method",
-    "eps spent",
+    "eps",
     "cwECE %",
     "floor %",
     "ECE %",

@@ -67,10 +67,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="how temp finds its temperature (default: auto)",
     )
     method.add_argument(
+        "--residual",
+        choices=("bins",),
+        help="what biastemp does about what is left (default: nothing)",
+    )
+    method.add_argument(
         "--n-bins",
         type=positive_count,
         metavar="B",
         help="bins per class of bin (default: 15)",
+    )
+    method.add_argument(
+        "--n-levels",
+        type=positive_count,
+        metavar="M",
+        help="histograms of bbq, of 2 to 2^M bins (default: 7)",
     )
     _add_privacy_options(parser.add_argument_group("privacy"))
 
@@ -205,7 +216,7 @@ def summarize(args: argparse.Namespace, calibrator: Any, n_rows: int) -> dict[st
 def _text(data: dict[str, Any]) -> str:
     method = METHODS[data["method"]]
     pairs = [("method", method.estimator)]
-    pairs += [(name, f"{data[name]:.6g}") for name in method.facts]
+    pairs += [(name, _shown(data[name])) for name in method.facts]
     eps = "none: exact sums, no differential privacy"
     if data["eps"] is not None:
         eps = f"{data['eps']:g} (delta {data['delta']:.3g}) per {data['unit']}"
@@ -222,6 +233,10 @@ def _text(data: dict[str, Any]) -> str:
     if "ledger" in data:
         pairs.append(("ledger", _ledger_text(data["ledger"])))
     return text_pairs([*pairs, ("written", data["output"])])
+
+
+def _shown(fact: Any) -> str:
+    return f"{fact:.6g}" if isinstance(fact, float) else str(fact)
 
 
 def _ledger_text(ledger: dict[str, Any]) -> str:

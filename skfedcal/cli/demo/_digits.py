@@ -22,13 +22,14 @@ class DemoSize:
     n_calibration: int = 600
     n_clients: int = 100
     alpha: float = 0.1
+    n_trainers: int = 40
     n_hidden: int = 64
-    max_iter: int = 60
+    n_rounds: int = 150
 
 
 @dataclass(frozen=True, slots=True)
 class DigitsFederation:
-    """Log-probabilities of the base model, for the clients and for the test."""
+    """Logits of the base model, for the clients and for the test."""
 
     logits: np.ndarray
     labels: np.ndarray
@@ -67,6 +68,7 @@ def make_digits_federation(size: DemoSize, seed: int) -> DigitsFederation:
     """
     from sklearn.datasets import load_digits
 
+    from skfedcal.cli.demo._net import train_federated
     from skfedcal.data import DirichletPartitioner
 
     rng = np.random.default_rng(seed)
@@ -77,33 +79,24 @@ def make_digits_federation(size: DemoSize, seed: int) -> DigitsFederation:
         np.arange(len(labels)), [size.n_train, size.n_train + size.n_calibration]
     )
     labels = labels[order]
-    model = _train(views[train], labels[train], size, seed)
+    # Few classes per client in training: the net favours some of them.
+    trainers = DirichletPartitioner(
+        size.n_trainers, size.alpha, min_size=0, random_state=seed
+    )
+    net = train_federated(
+        views[train].reshape(-1, 64),
+        np.repeat(labels[train], 9),
+        np.repeat(trainers.assign(labels[train]), 9),
+        n_hidden=size.n_hidden,
+        n_rounds=size.n_rounds,
+        rng=rng,
+    )
     partitioner = DirichletPartitioner(size.n_clients, size.alpha, random_state=seed)
     shown = rng.integers(9, size=len(test))
     return DigitsFederation(
-        logits=model.predict_log_proba(views[clients].reshape(-1, 64)),
+        logits=net.logits(views[clients].reshape(-1, 64)),
         labels=np.repeat(labels[clients], 9),
         client_ids=np.repeat(partitioner.assign(labels[clients]), 9),
-        test_logits=model.predict_log_proba(views[test, shown]),
+        test_logits=net.logits(views[test, shown]),
         test_labels=labels[test],
     )
-
-
-def _train(views, labels, size, seed):
-    """Fit a small net until it knows its few digits by heart: it is over-confident."""
-    import warnings
-
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.neural_network import MLPClassifier
-
-    model = MLPClassifier(
-        (size.n_hidden,),
-        learning_rate_init=0.01,
-        max_iter=size.max_iter,
-        tol=0.0,
-        n_iter_no_change=size.max_iter,
-        random_state=seed,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return model.fit(views.reshape(-1, 64), np.repeat(labels, 9))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from skfedcal._logits import softmax
 from skfedcal.cli.demo._digits import (
     PUBLIC_SEED,
     DemoSize,
@@ -18,9 +19,10 @@ from skfedcal.cli.demo._digits import (
 # Short name, class and eps of each fit.
 FITS = (
     ("FedTemp", "FedTempCalibrator", None),
-    ("FedBin", "FedBinCalibrator", None),
+    ("FedBBQ", "FedBBQCalibrator", None),
+    ("FedBiasTemp", "FedBiasTempCalibrator", None),
     ("FedTemp", "FedTempCalibrator", 1.0),
-    ("FedBin", "FedBinCalibrator", 1.0),
+    ("FedBiasTemp", "FedBiasTempCalibrator", 1.0),
 )
 
 
@@ -48,6 +50,7 @@ class Outcome:
     guarantee: str
     losses: np.ndarray = field(repr=False)
     gaps: np.ndarray = field(repr=False)
+    hits: np.ndarray = field(repr=False)
 
     @property
     def name(self) -> str:
@@ -56,7 +59,7 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the numbers as JSON values, without those of single rows."""
-        hidden = ("guarantee", "losses", "gaps")
+        hidden = ("guarantee", "losses", "gaps", "hits")
         names = [name for name in self.__slots__ if name not in hidden]
         return {name: getattr(self, name) for name in names}
 
@@ -98,9 +101,12 @@ def run_experiment(
 
     size = DemoSize() if size is None else size
     public_seed = PUBLIC_SEED if seed is None else seed
-    progress(f"training a small net on {size.n_train} noisy digits")
+    progress(
+        f"training a small net on {size.n_train} noisy digits at {size.n_trainers} "
+        "clients, by federated averaging"
+    )
     data = make_digits_federation(size, public_seed)
-    base = np.exp(data.test_logits)
+    base = softmax(data.test_logits)
     outcomes = [score("base", base, data.test_labels, public_seed)]
     ledger = PrivacyLedger()
     for method, estimator, eps in FITS:
@@ -137,7 +143,6 @@ def _calibrate(
         eps=eps,
         ledger=None if eps is None else ledger,
         classes=np.arange(10),
-        input_type="log_proba",
         random_state=seed,
     )
     calibrator.fit(data.logits, data.labels, client_ids=data.client_ids)
@@ -188,5 +193,6 @@ def score(
         confidence=float(confidence.mean()),
         losses=-np.log(chosen),
         gaps=confidence - hits,
+        hits=hits,
         **{**costs, **cost},
     )

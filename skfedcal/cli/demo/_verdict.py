@@ -25,6 +25,7 @@ def verdict(result: DemoResult) -> list[str]:
     return [
         _confidence(base, result.n_test),
         *_log_loss(base, fits),
+        _accuracy(base, fits),
         _floor(result.outcomes),
         _privacy(result),
     ]
@@ -70,6 +71,23 @@ def _log_loss(base: Outcome, fits: Sequence[Outcome]) -> list[str]:
             kept = f"{100 * share:.0f} %"
         lines.append(f"{fit.name} keeps {kept} of the gain of {twin.name}.")
     return lines
+
+
+def _accuracy(base: Outcome, fits: Sequence[Outcome]) -> str:
+    """Tell which methods mend or spoil the choice of a class."""
+    signs = {f.name: sign_of_mean(1.0 * f.hits - base.hits) for f in fits}
+    parts = [
+        f"clearly {text} for "
+        + ", ".join(
+            f"{f.name} ({100 * f.accuracy:.1f} %)"
+            for f in fits
+            if signs[f.name] == sign
+        )
+        for sign, text in ((1, "higher"), (-1, "lower"))
+        if sign in signs.values()
+    ]
+    start = f"Accuracy, {100 * base.accuracy:.1f} % for base, is "
+    return start + ("; ".join(parts) or "clearly changed by none") + "."
 
 
 def _floor(outcomes: Sequence[Outcome]) -> str:
