@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
 
+from skfedcal import algorithms
 from skfedcal._sklearn_compat import StrOptions
-from skfedcal.algorithms import TemperatureGrid
 from skfedcal.calibrators._base import BaseCalibrator, FitSetting
 from skfedcal.calibrators._bias_temperature import (
     FedBiasTempCalibrator,
@@ -337,7 +337,7 @@ def _leaves_clients_out(runner, n_clients):
     """Tell whether a release is made without some of the clients."""
     if runner is None:
         return False
-    schedule = runner.schedule(TemperatureGrid(), n_clients)
+    schedule = runner.schedule(algorithms.TemperatureGrid(), n_clients)
     return schedule.cohort != "full" and schedule.size < n_clients
 
 

@@ -5,15 +5,8 @@ from numbers import Real
 
 import numpy as np
 
+from skfedcal import algorithms
 from skfedcal._sklearn_compat import Interval, StrOptions
-from skfedcal.algorithms import (
-    BiasTemperatureNewton,
-    BiasTemperaturePosterior,
-    BiasTemperatureResidual,
-)
-from skfedcal.algorithms._bias_newton import BIAS_BOUND
-from skfedcal.algorithms._bias_private import RESIDUAL_CLIP
-from skfedcal.algorithms._residual import N_BINS, corrected, log_softmax_columns
 from skfedcal.calibrators._base import BaseCalibrator
 from skfedcal.exceptions import CalibrationWarning
 
@@ -190,8 +183,8 @@ class FedBiasTempCalibrator(BaseCalibrator):
                 "optimum is found. Leave it out, or set eps."
             )
         if self.residual is None:
-            return BiasTemperatureNewton(ridge=float(self.ridge))
-        return BiasTemperatureResidual(ridge=float(self.ridge))
+            return algorithms.BiasTemperatureNewton(ridge=float(self.ridge))
+        return algorithms.BiasTemperatureResidual(ridge=float(self.ridge))
 
     def _private_algorithm(self, setting):
         if setting.unit == "example":
@@ -210,11 +203,12 @@ class FedBiasTempCalibrator(BaseCalibrator):
                 "class_prior='private' takes a round of its own; n_rounds=1 leaves "
                 "none for the rest. Allow more, or pass the class frequencies."
             )
-        return BiasTemperaturePosterior(
+        bound = {} if self.clip == "auto" else {"clip": float(self.clip)}
+        return algorithms.BiasTemperaturePosterior(
             prior=_checked_prior(self.class_prior, setting.n_classes),
             private_prior=private,
-            clip=RESIDUAL_CLIP if self.clip == "auto" else float(self.clip),
             n_rounds=6 if private else 5,
+            **bound,
         )
 
     def _set_state(self, state):
@@ -255,6 +249,9 @@ class FedBiasTempCalibrator(BaseCalibrator):
         warnings.warn(text, CalibrationWarning, stacklevel=4)
 
     def _check_restored(self):
+        from skfedcal.algorithms._bias_newton import BIAS_BOUND
+        from skfedcal.algorithms._residual import N_BINS
+
         n_classes = len(self.classes_)
         if type(self.temperature_) is not float or not 0 < self.temperature_ < np.inf:
             raise ValueError(f"temperature_={self.temperature_!r} is not positive")
@@ -275,6 +272,8 @@ class FedBiasTempCalibrator(BaseCalibrator):
             logits += bias.astype(logits.dtype)
         if self.residual_ is None or not self.residual_.any():
             return logits
+        from skfedcal.algorithms._residual import corrected, log_softmax_columns
+
         table = np.empty_like(self.residual_)
         table[order] = self.residual_
         n_rows = max(1, _CELLS // logits.shape[1])

@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from skfedcal.algorithms import local_temperatures
+from skfedcal import algorithms
 from skfedcal.data._scores import INPUT_TYPES
 from skfedcal.data._validate import make_dataset
 
@@ -65,4 +65,4 @@ def client_temperatures(
     dataset, _ = make_dataset(
         BaseEstimator(), clients, y, client_ids, classes=classes, input_type=input_type
     )
-    return np.where(dataset.filled, local_temperatures(dataset), np.nan)
+    return np.where(dataset.filled, algorithms.local_temperatures(dataset), np.nan)

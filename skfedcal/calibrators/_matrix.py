@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from skfedcal.algorithms import MatrixMap
+from skfedcal import algorithms
 from skfedcal.calibrators._scaling import STRENGTH, ScalingCalibrator
 
 
@@ -167,7 +167,7 @@ class FedMatrixCalibrator(ScalingCalibrator):
         self.random_state = random_state
 
     def _family(self):
-        return MatrixMap()
+        return algorithms.MatrixMap()
 
     def _strengths(self):
         own, off = (

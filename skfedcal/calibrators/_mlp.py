@@ -5,12 +5,10 @@ from numbers import Integral, Real
 import numpy as np
 from sklearn.utils import check_random_state
 
+from skfedcal import algorithms
 from skfedcal._logits import MAX_SPAN
 from skfedcal._sklearn_compat import Interval
-from skfedcal.algorithms import MLPAveraging
 from skfedcal.algorithms._canonical import canonical
-from skfedcal.algorithms._mlp import positive_factors
-from skfedcal.algorithms._network import layer_shapes, predict, split_layers
 from skfedcal.calibrators._base import BaseCalibrator
 from skfedcal.calibrators._order_preserving import in_order
 
@@ -173,7 +171,7 @@ class FedMLPCalibrator(BaseCalibrator):
             seed = 0
         elif not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(2**31)
-        return MLPAveraging(
+        return algorithms.MLPAveraging(
             hidden=self._widths(),
             epochs=int(self.epochs),
             batch_size=int(self.batch_size),
@@ -193,9 +191,13 @@ class FedMLPCalibrator(BaseCalibrator):
         return tuple(int(n) for n in self.hidden)
 
     def _shapes(self):
+        from skfedcal.algorithms._network import layer_shapes
+
         return layer_shapes(len(self.classes_), self._widths())
 
     def _set_state(self, state):
+        from skfedcal.algorithms._network import split_layers
+
         layers = split_layers(state.params, self._shapes())
         self.coefs_ = [layer[:-1].copy() for layer in layers]
         self.intercepts_ = [layer[-1].copy() for layer in layers]
@@ -216,6 +218,9 @@ class FedMLPCalibrator(BaseCalibrator):
                 raise ValueError("coefs_ or intercepts_ are not finite numbers")
 
     def _calibrate(self, logits):
+        from skfedcal.algorithms._mlp import positive_factors
+        from skfedcal.algorithms._network import predict
+
         layers = [
             np.vstack([w, b])
             for w, b in zip(self.coefs_, self.intercepts_, strict=True)

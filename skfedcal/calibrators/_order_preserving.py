@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from skfedcal.algorithms import OrderPreservingMap
+from skfedcal import algorithms
 from skfedcal.algorithms._canonical import canonical
 from skfedcal.calibrators._scaling import ScalingCalibrator
 
@@ -151,7 +151,7 @@ class FedOPVectorCalibrator(ScalingCalibrator):
         self.random_state = random_state
 
     def _family(self):
-        return OrderPreservingMap()
+        return algorithms.OrderPreservingMap()
 
     def _strengths(self):
         return (1.0 if self.l2 == "auto" else float(self.l2),) * 2

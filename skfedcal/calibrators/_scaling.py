@@ -6,8 +6,8 @@ from numbers import Integral, Real
 
 import numpy as np
 
+from skfedcal import algorithms
 from skfedcal._sklearn_compat import Interval, StrOptions
-from skfedcal.algorithms import LocalAverage, PooledFit
 from skfedcal.algorithms._canonical import canonical
 from skfedcal.calibrators._base import BaseCalibrator
 from skfedcal.exceptions import CalibrationWarning
@@ -58,7 +58,7 @@ class ScalingCalibrator(BaseCalibrator):
         if setting.private or self.solver == "average":
             # Local optima of skewed clients lie far apart: under noise, early stop.
             literal = self.solver == "average"
-            return LocalAverage(
+            return algorithms.LocalAverage(
                 self._family(),
                 local_solver=self.local_solver if literal else "gd",
                 local_iter=self.local_iter,
@@ -71,7 +71,7 @@ class ScalingCalibrator(BaseCalibrator):
                 f"{self.solver!r}, which finds the exact optimum; use "
                 "solver='average', or set eps."
             )
-        return PooledFit(self._family(), l2=self._strengths())
+        return algorithms.PooledFit(self._family(), l2=self._strengths())
 
     def _set_state(self, state):
         self.temperature_ = float(state.temperature)

@@ -4,13 +4,8 @@ import warnings
 
 import numpy as np
 
+from skfedcal import algorithms
 from skfedcal._sklearn_compat import StrOptions
-from skfedcal.algorithms import (
-    TemperatureAverage,
-    TemperatureGrid,
-    TemperatureNewton,
-    TemperaturePosterior,
-)
 from skfedcal.calibrators._base import BaseCalibrator
 from skfedcal.exceptions import CalibrationWarning
 
@@ -138,19 +133,21 @@ class FedTempCalibrator(BaseCalibrator):
                     "unit='client', or solver='newton'."
                 )
             if setting.private:
-                return TemperatureAverage(clip=clip or 0.5, n_rounds=3)
-            return TemperatureAverage(clip=clip)
+                return algorithms.TemperatureAverage(clip=clip or 0.5, n_rounds=3)
+            return algorithms.TemperatureAverage(clip=clip)
         if not setting.private:
             _refuse_clip(self.clip, self.solver)
-            return TemperatureGrid() if self.solver == "grid" else TemperatureNewton()
+            if self.solver == "grid":
+                return algorithms.TemperatureGrid()
+            return algorithms.TemperatureNewton()
         if self.solver == "grid":
-            return TemperatureGrid(n_points=17, clip=clip or 1.0)
+            return algorithms.TemperatureGrid(n_points=17, clip=clip or 1.0)
         if setting.unit == "example":
             # One row can be far more wrong than the mean of a client's rows.
-            return TemperaturePosterior(
+            return algorithms.TemperaturePosterior(
                 clip=clip or 10.0, curvature_clip=40.0, full_rows=1
             )
-        return TemperaturePosterior(clip=clip)
+        return algorithms.TemperaturePosterior(clip=clip)
 
     def _set_state(self, state):
         self.temperature_ = float(state.temperature)

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from skfedcal.algorithms import VectorMap
-from skfedcal.algorithms._families import WEAK
+from skfedcal import algorithms
 from skfedcal.calibrators._scaling import ScalingCalibrator
 
 
@@ -151,9 +150,11 @@ class FedVectorCalibrator(ScalingCalibrator):
         self.random_state = random_state
 
     def _family(self):
-        return VectorMap()
+        return algorithms.VectorMap()
 
     def _strengths(self):
+        from skfedcal.algorithms._families import WEAK
+
         return (WEAK if self.l2 == "auto" else float(self.l2),) * 2
 
     def _name_params(self, params, beta):
