@@ -54,13 +54,15 @@ CALIBRATORS = [
     FedBBQCalibrator(n_levels=3, bins="frequency", weighting="changed"),
     FedMLPCalibrator(hidden=(6, 5), epochs=1, batch_size=4),
     FedVectorCalibrator(),
-    FedVectorCalibrator(solver="average", local_solver="gd"),
+    FedVectorCalibrator(solver="average", local_solver="gd", local_iter=5),
     FedMatrixCalibrator(),
     FedOPVectorCalibrator(),
 ]
 # The maps themselves: with if_improves most would be the identity on so few clients.
 PRIVATE = [
     FedAutoCalibrator(eps=1.0, if_improves=False),
+    FedBiasTempCalibrator(eps=1.0, if_improves=False),
+    FedBiasTempCalibrator(eps=1.0, if_improves=False, class_prior=None),
     FedTempCalibrator(eps=1.0, if_improves=False),
     FedTempCalibrator(eps=1.0, if_improves=False, solver="grid"),
     FedTempCalibrator(eps=1.0, if_improves=False, solver="average"),
@@ -70,9 +72,9 @@ PRIVATE = [
         eps=1.0, if_improves=False, n_bins=4, clip_per_class=True, noise="joint"
     ),
     FedMLPCalibrator(eps=1.0, if_improves=False, hidden=(6,)),
-    FedVectorCalibrator(eps=1.0, if_improves=False),
-    FedMatrixCalibrator(eps=1.0, if_improves=False, solver="average"),
-    FedOPVectorCalibrator(eps=1.0, if_improves=False),
+    FedVectorCalibrator(eps=1.0, if_improves=False, local_iter=5),
+    FedMatrixCalibrator(eps=1.0, if_improves=False, solver="average", local_iter=5),
+    FedOPVectorCalibrator(eps=1.0, if_improves=False, local_iter=5),
 ]
 # A network starts at random weights, one set per class, and visits rows in turn.
 SYMMETRIC = [c for c in CALIBRATORS if not isinstance(c, FedMLPCalibrator)]
