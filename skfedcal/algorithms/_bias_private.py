@@ -17,7 +17,7 @@ from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
 from skfedcal.algorithms._temperature_private import PrivateState, TemperaturePosterior
 from skfedcal.data._dataset import Block, FederatedDataset
 
-# Public constants; how they were found is in the docs (study of the signature method).
+# Public constants; how they were chosen is in the user guide (study).
 # Bound on the length of a client's mean residual.
 RESIDUAL_CLIP = 0.04
 # Unit and least value of the mean of 1 - sum p^2, which gives the curvature. A client
