@@ -61,8 +61,8 @@ CALIBRATORS = [
 # The maps themselves: with if_improves most would be the identity on so few clients.
 PRIVATE = [
     FedAutoCalibrator(eps=1.0, if_improves=False),
+    FedBiasTempCalibrator(eps=1.0, if_improves=False, class_prior="uniform"),
     FedBiasTempCalibrator(eps=1.0, if_improves=False),
-    FedBiasTempCalibrator(eps=1.0, if_improves=False, class_prior=None),
     FedTempCalibrator(eps=1.0, if_improves=False),
     FedTempCalibrator(eps=1.0, if_improves=False, solver="grid"),
     FedTempCalibrator(eps=1.0, if_improves=False, solver="average"),

@@ -10,7 +10,7 @@ from skfedcal._sklearn_compat import StrOptions
 from skfedcal.calibrators._base import BaseCalibrator, FitSetting
 from skfedcal.calibrators._bias_temperature import (
     FedBiasTempCalibrator,
-    _checked_prior,
+    checked_prior,
 )
 from skfedcal.calibrators._temperature import FedTempCalibrator
 from skfedcal.federation._runner import FederatedRunner
@@ -218,7 +218,7 @@ class FedAutoCalibrator(BaseCalibrator):
 
     def _choose(self, setting):
         # Refused whatever is chosen: an error must not wait for the next client.
-        _checked_prior(self.class_prior, setting.n_classes)
+        checked_prior(self.class_prior, setting.n_classes)
         partial = _leaves_clients_out(self.runner, setting.n_clients)
         if not setting.private:
             return _exact_choice(setting, self.keep_order, partial)
@@ -312,8 +312,11 @@ def _private_choice(setting, keep_order, partial, class_prior):
     reason = (
         f"{n_clients} clients, {n_classes} classes and mu = {setting.strength:.3g} "
         f"give a signal of {signal:.3g}; with class_prior={_text(class_prior)} biases "
-        f"need {_CLIENTS} clients and a signal of {needed:g}."
+        f"need {_CLIENTS} clients and a signal of {needed:g}"
     )
+    if not known:
+        reason += f" ({_SIGNAL_PRIOR:g} with public class frequencies)"
+    reason += "."
     if not enough:
         return Choice(FedTempCalibrator, reason)
     return Choice(FedBiasTempCalibrator, reason, {"class_prior": class_prior})

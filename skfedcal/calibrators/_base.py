@@ -246,7 +246,13 @@ class BaseCalibrator(
     def _calibrated_logits(self, X):
         check_is_fitted(self)
         scores = check_scores(self, X, reset=False)
-        logits = to_logits(scores, len(self.classes_), input_type=self.input_type)
+        logits = to_logits(
+            scores,
+            len(self.classes_),
+            input_type=self.input_type,
+            warn=True,
+            stacklevel=4,
+        )
         logits = _logits.center(logits)
         used = self.improves_ or not self.if_improves
         out = self._calibrate(logits) if used else self._unchanged(logits)
@@ -294,7 +300,8 @@ class BaseCalibrator(
         warnings.warn(
             "What the clients sent is no more than the noise explains, so that the "
             f"calibration map is as likely to do harm as good. {use}. More clients or "
-            "a larger eps would help.",
+            "a larger eps would help; with few clients that have many rows, so would "
+            "CentralDP(eps, unit='example'), which hides single rows and not clients.",
             CalibrationWarning,
             stacklevel=4,
         )

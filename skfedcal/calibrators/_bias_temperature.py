@@ -29,12 +29,13 @@ class FedBiasTempCalibrator(BaseCalibrator):
         loss. The default keeps the bias of a class without rows finite and changes no
         other; 1e-3 is better for 100 classes with 50 rows each. Not used with `eps`.
     class_prior : 'uniform', 'private', array-like of shape (n_classes,) or None, \
-            default='uniform'
-        Class frequencies of the whole population, one per column of X, as public
-        knowledge; only used with `eps`. Wrong ones do harm: what they are off by ends
-        up in the bias. None does without, and then label skew at the clients costs
-        more. 'private' buys them with a fifth of the budget and a round of its own,
-        which has not been seen to beat None.
+            default=None
+        Class frequencies of the whole population, one per column of X, up to a factor,
+        as public knowledge; only used with `eps`. With them label skew at the clients
+        costs little. Wrong ones do harm: what they are off by ends up in the bias.
+        'uniform' says that classes are equally frequent. None does without them.
+        'private' buys them with a fifth of the budget and a round of its own, which
+        has not been seen to beat None.
     delta : float, default=None
         Chance that the bound of `eps` does not hold; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
@@ -149,7 +150,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
         *,
         residual=None,
         ridge=1e-5,
-        class_prior="uniform",
+        class_prior=None,
         delta=None,
         clip="auto",
         if_improves=True,
@@ -175,8 +176,9 @@ class FedBiasTempCalibrator(BaseCalibrator):
         self.random_state = random_state
 
     def _make_algorithm(self, setting):
+        prior = checked_prior(self.class_prior, setting.n_classes)
         if setting.private:
-            return self._private_algorithm(setting)
+            return self._private_algorithm(setting, prior)
         if self.clip != "auto":
             raise ValueError(
                 f"clip={self.clip!r} without eps has no meaning here: the exact "
@@ -186,7 +188,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
             return algorithms.BiasTemperatureNewton(ridge=float(self.ridge))
         return algorithms.BiasTemperatureResidual(ridge=float(self.ridge))
 
-    def _private_algorithm(self, setting):
+    def _private_algorithm(self, setting, prior):
         if setting.unit == "example":
             raise ValueError(
                 "FedBiasTempCalibrator has no bound for one example; use "
@@ -205,7 +207,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
             )
         bound = {} if self.clip == "auto" else {"clip": float(self.clip)}
         return algorithms.BiasTemperaturePosterior(
-            prior=_checked_prior(self.class_prior, setting.n_classes),
+            prior=prior,
             private_prior=private,
             n_rounds=6 if private else 5,
             **bound,
@@ -283,13 +285,16 @@ class FedBiasTempCalibrator(BaseCalibrator):
         return logits
 
 
-def _checked_prior(class_prior, n_classes):
+def checked_prior(class_prior, n_classes):
     """Class frequencies as public numbers; empty where none are used or known yet."""
     if class_prior is None:
         return ()
     if isinstance(class_prior, str):
         return () if class_prior == "private" else (1 / n_classes,) * n_classes
-    prior = np.asarray(class_prior, dtype=np.float64)
+    try:
+        prior = np.asarray(class_prior, dtype=np.float64)
+    except (TypeError, ValueError):
+        prior = np.empty(0)
     if prior.shape != (n_classes,) or not ((prior > 0) & np.isfinite(prior)).all():
         raise ValueError(
             f"class_prior={class_prior!r} must hold {n_classes} positive numbers, one "

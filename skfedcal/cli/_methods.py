@@ -34,10 +34,16 @@ class Method:
 
 
 METHODS = {
-    "auto": Method("FedAutoCalibrator", (), {"choice": "choice_"}),
+    "auto": Method(
+        "FedAutoCalibrator",
+        ("class_prior",),
+        {"choice": "choice_", "reason": "reason_"},
+    ),
     "temp": Method("FedTempCalibrator", ("solver",), {"temperature": "temperature_"}),
     "biastemp": Method(
-        "FedBiasTempCalibrator", ("residual",), {"temperature": "temperature_"}
+        "FedBiasTempCalibrator",
+        ("residual", "class_prior"),
+        {"temperature": "temperature_"},
     ),
     "vector": Method("FedVectorCalibrator", (), {"converged": "converged_"}),
     "matrix": Method("FedMatrixCalibrator", (), {"converged": "converged_"}),

@@ -12,6 +12,10 @@ __all__ = ["classes_of", "logits_of"]
 # this much, or the least of its row.
 NO_VOTE = 1e-3
 
+# A smaller probability than rounding leaves next to 1. Naive Bayes has logarithms of
+# minus a million; a few such rows that are wrong would decide the temperature alone.
+LEAST_LOG = float(np.log(np.finfo(np.float64).eps))
+
 
 def logits_of(estimator, X):
     """Logits of shape (n_samples, n_classes), columns in the order of `classes_`."""
@@ -22,7 +26,7 @@ def logits_of(estimator, X):
         if n_classes == 2 and scores.size == len(scores):
             return _logits.as_two_columns(scores)
         return _check_columns(scores, n_classes, estimator, "decision_function")
-    # Before `predict_proba`: naive Bayes knows logarithms that underflow there.
+    # Before `predict_proba`, whose float32 may be coarse; nothing is lost by it.
     if hasattr(estimator, "predict_log_proba"):
         method = "predict_log_proba"
         with np.errstate(divide="ignore"):
@@ -50,6 +54,7 @@ def classes_of(estimator):
 
 def _give_votes(log_proba):
     zero = np.isneginf(log_proba)
+    log_proba = np.maximum(log_proba, LEAST_LOG)
     if not zero.any():
         return log_proba
     least = log_proba.min(axis=1, where=~zero, initial=np.log(NO_VOTE), keepdims=True)

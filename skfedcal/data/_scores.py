@@ -47,7 +47,7 @@ def from_tensor(X):
     return (X.float() if "bfloat16" in str(X.dtype) else X).numpy()
 
 
-def to_logits(X, n_classes, *, input_type, warn=False):
+def to_logits(X, n_classes, *, input_type, warn=False, stacklevel=5):
     """Logits with one column per class, from whatever columns the user has.
 
     Returns X itself where it has that form already.
@@ -67,7 +67,7 @@ def to_logits(X, n_classes, *, input_type, warn=False):
             "probabilities, but input_type='logits'. Pass input_type='proba', or take "
             "the logarithm first.",
             LogitsWarning,
-            stacklevel=5,
+            stacklevel=stacklevel,
         )
     return X
 

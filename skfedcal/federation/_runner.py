@@ -266,6 +266,11 @@ class FederatedRunner(FrozenParams):
                 raise ValueError(
                     f"FederatedRunner({name}={value!r}): pass one of {allowed}."
                 )
+        if self.cohort in ("independent", "poisson") and self.cohort_size is None:
+            raise ValueError(
+                f"FederatedRunner(cohort={self.cohort!r}) draws a part of the clients: "
+                "pass cohort_size, or cohort='full' for all of them."
+            )
         if self.resume and self.checkpoint is None:
             raise ValueError("FederatedRunner(resume=True) needs a checkpoint path.")
 

@@ -55,6 +55,7 @@ def mean_scores(fed, make, seeds=range(8)):
 
 
 def make_cal(eps=1.0, **options):
+    options = {"class_prior": UNIFORM, **options}
     return lambda seed: FedBiasTempCalibrator(
         eps, classes=range(10), random_state=seed, **options
     )
@@ -140,8 +141,7 @@ def test_a_private_prior_is_part_of_the_same_payment(biased):
 
 @pytest.mark.parametrize("prior", [None, "private", "uniform", range(1, 11)])
 def test_other_labels_give_another_release_of_the_same_shape(biased, prior):
-    options = {} if prior is None else {"class_prior": prior}
-    cal = make_cal(1.0, **options)(3).fit(biased.clients)
+    cal = make_cal(1.0, class_prior=prior)(3).fit(biased.clients)
     assert cal.bias_.shape == (10,)
     assert abs(cal.bias_.sum()) < 1e-12
     assert np.isfinite(cal.bias_).all()
@@ -177,6 +177,7 @@ def test_the_prior_follows_the_columns():
         ({"class_prior": [0.5, 0.5]}, "10 positive numbers"),
         ({"class_prior": [0.0] + [1.0] * 9}, "10 positive numbers"),
         ({"class_prior": [np.nan] * 10}, "10 positive numbers"),
+        ({"class_prior": [{0: 1.0}] * 10}, "10 positive numbers"),
         ({"class_prior": "balanced"}, "class_prior"),
         ({"residual": "bins"}, "exact sums"),
         (

@@ -71,7 +71,8 @@ def test_the_numbers_are_those_of_independent_code(small):
     tables = [softmax(data.test_logits, axis=1)]
     for _, estimator, eps in FITS:
         make = getattr(skfedcal, estimator)
-        calibrator = make(eps=eps, classes=np.arange(10), random_state=4)
+        options = _experiment.OPTIONS.get(estimator, {})
+        calibrator = make(eps=eps, classes=np.arange(10), random_state=4, **options)
         calibrator.fit(data.logits, data.labels, client_ids=data.client_ids)
         tables.append(calibrator.predict_proba(data.test_logits))
     labels = data.test_labels

@@ -63,6 +63,7 @@ def test_the_summary_says_what_was_fitted_and_spent(run_json, federation_file):
     assert data == {
         "method": "temp",
         "temperature": calibrator.temperature_,
+        "used": calibrator.improves_,
         "eps": 1.0,
         "delta": calibrator.privacy_.delta,
         "unit": "client",
@@ -77,6 +78,24 @@ def test_the_summary_says_what_was_fitted_and_spent(run_json, federation_file):
     }
     assert data["bytes_up"] > 0
     assert calibrator.privacy_.secure
+
+
+def test_a_class_prior_is_handed_on(run_json, federation_file, run):
+    words = ("--method", "biastemp", "--eps", "50", "--class-prior")
+    _, calibrator = fit(run_json, federation_file, *words, "uniform")
+    assert calibrator.class_prior == "uniform"
+    _, calibrator = fit(run_json, federation_file, *words, "0.4,0.3,0.2,0.1")
+    assert calibrator.class_prior == [0.4, 0.3, 0.2, 0.1]
+    code, _, lines = run("fit", str(federation_file), *words, "even", "-o", "x.json")
+    assert code == 2
+    assert "'even' is not 'uniform', 'private' or numbers" in " ".join(lines)
+
+
+def test_a_map_that_is_not_used_is_told(run, federation_file, tmp_path):
+    path = str(tmp_path / "cal.json")
+    words = ("fit", str(federation_file), "--eps", "0.01", "-o", path)
+    _, out, _ = run(*words)
+    assert "no: the map is not told from noise, input is kept" in out
 
 
 def test_the_text_of_a_fit(run, federation_file, tmp_path):

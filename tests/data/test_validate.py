@@ -383,9 +383,10 @@ def test_probabilities_are_declared_and_never_guessed():
         FedTempCalibrator(input_type="log_proba", classes=[0, 1, 2]).fit(Z[:, :2], y)
     # A row that sums to 1 is read the same way next to any other row.
     row, other = np.array([[0.2, 0.3, 0.5]]), np.array([[9.0, -3.0, 1.0]])
-    np.testing.assert_array_equal(
-        logits.predict_proba(row)[0], logits.predict_proba(np.r_[row, other])[0]
-    )
+    with pytest.warns(LogitsWarning, match="input_type='proba'") as told:
+        alone = logits.predict_proba(row)[0]
+    assert told[0].filename == __file__
+    np.testing.assert_array_equal(alone, logits.predict_proba(np.r_[row, other])[0])
 
 
 def test_probabilities_of_all_classes_but_the_first():

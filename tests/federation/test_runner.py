@@ -319,3 +319,9 @@ def test_a_mechanism_refuses_a_schedule_it_was_not_planned_for():
     with pytest.raises(RuntimeError, match=r"sampling rate 0\.1"):
         sampled.open("b", n_participations=2, sampling_rate=0.5)
     sampled.open("c", n_participations=2, sampling_rate=0.1)
+
+
+@pytest.mark.parametrize("cohort", ["independent", "poisson"])
+def test_a_sample_needs_a_size(cohort):
+    with pytest.raises(ValueError, match="pass cohort_size, or cohort='full'"):
+        FederatedRunner(cohort=cohort).schedule(TemperaturePosterior(), 10)

@@ -72,6 +72,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="what biastemp does about what is left (default: nothing)",
     )
     method.add_argument(
+        "--class-prior",
+        type=class_prior,
+        metavar="P",
+        help="class frequencies of the whole population, for biastemp and auto under "
+        "--eps: uniform, private, or numbers with commas (default: unknown)",
+    )
+    method.add_argument(
         "--n-bins",
         type=positive_count,
         metavar="B",
@@ -84,6 +91,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="histograms of bbq, of 2 to 2^M bins (default: 7)",
     )
     _add_privacy_options(parser.add_argument_group("privacy"))
+
+
+def class_prior(text: str) -> str | list[float]:
+    """Read the option: a word, or one number per class."""
+    if text in ("uniform", "private"):
+        return text
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not 'uniform', 'private' or numbers such as 0.7,0.3"
+        ) from None
 
 
 def _add_privacy_options(group: argparse._ArgumentGroup) -> None:
@@ -188,6 +207,7 @@ def summarize(args: argparse.Namespace, calibrator: Any, n_rows: int) -> dict[st
     data = {
         "method": args.method,
         **METHODS[args.method].describe(calibrator),
+        "used": bool(calibrator.improves_),
         "eps": report.eps if report.private else None,
         "delta": report.delta if report.private else None,
         "unit": report.unit,
@@ -217,6 +237,8 @@ def _text(data: dict[str, Any]) -> str:
     method = METHODS[data["method"]]
     pairs = [("method", method.estimator)]
     pairs += [(name, _shown(data[name])) for name in method.facts]
+    if not data["used"]:
+        pairs.append(("used", "no: the map is not told from noise, input is kept"))
     eps = "none: exact sums, no differential privacy"
     if data["eps"] is not None:
         eps = f"{data['eps']:g} (delta {data['delta']:.3g}) per {data['unit']}"

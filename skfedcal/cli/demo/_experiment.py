@@ -25,6 +25,9 @@ FITS = (
     ("FedBiasTemp", "FedBiasTempCalibrator", 1.0),
 )
 
+# It is public that all digits are equally frequent.
+OPTIONS = {"FedBiasTempCalibrator": {"class_prior": "uniform"}}
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -144,6 +147,7 @@ def _calibrate(
         ledger=None if eps is None else ledger,
         classes=np.arange(10),
         random_state=seed,
+        **OPTIONS.get(estimator, {}),
     )
     calibrator.fit(data.logits, data.labels, client_ids=data.client_ids)
     return score(
