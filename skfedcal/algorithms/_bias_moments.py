@@ -20,6 +20,9 @@ from skfedcal.data._dataset import Block
 # and curvature in x.
 HEAD = 4
 
+# Bound on a bias, far beyond what rows in doubt can ask for.
+BIAS_BOUND = 30.0
+
 
 def arrow_size(n_classes: int) -> int:
     """Numbers of an answer with the diagonal of the curvature in the biases."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
 from skfedcal.algorithms._bias_moments import (
+    BIAS_BOUND,
     SoftmaxMoments,
     arrow_size,
     full_size,
@@ -20,9 +21,6 @@ from skfedcal.data._dataset import FederatedDataset
 
 # Points in log(1 / T) of the first round: close together where networks lie.
 START_GRID = np.array([-LOG_BOUND, -4.6, -2.3, -1.3, -0.65, 0.0, 0.65, 2.3, LOG_BOUND])
-
-# Bound on a bias, far beyond what rows in doubt can ask for.
-BIAS_BOUND = 30.0
 
 # Longest step of a round, in a bias; 1 / T changes by a factor of e at most.
 _MAX_STEP = 2.0

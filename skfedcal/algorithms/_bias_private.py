@@ -14,6 +14,7 @@ import numpy as np
 
 from skfedcal import _logits
 from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._bias_moments import BIAS_BOUND
 from skfedcal.algorithms._temperature_private import PrivateState, TemperaturePosterior
 from skfedcal.data._dataset import Block, FederatedDataset
 
@@ -27,8 +28,11 @@ _GINI_UNIT, _GINI_FLOOR = 0.45, 0.036
 _FULL_ROWS = 10
 # Pseudo-rows per class in a client's own label frequencies.
 _SMOOTHING = 0.5
-# Rows of a usual client: how far chance in its labels moves the optimum.
-_USUAL_ROWS = 50
+# Rows of a usual client: how far chance in its labels moves the optimum. What decides
+# whether to use the result reckons with fewer.
+_USUAL_ROWS, _FEWER_ROWS = 50, 25
+# Standard deviations by which the slope at T = 1 must differ from 0.
+_STANDS_OUT = 1.2
 # The root mean square of the biases is taken to be log-uniform between these.
 _SPREADS = np.geomspace(0.1, 1.0, 60)
 # Noise matters more in c residuals than in two numbers for the temperature; more of
@@ -43,8 +47,9 @@ _PRIOR_SHARE, _LEAST_PRIOR, _USUAL_SPREAD = 0.2, 0.1, 0.3
 class BiasState(PrivateState):
     """Posterior of bias and temperature after some releases.
 
-    `weighted / precision` is the estimate of the bias before it is shrunk, `scatter`
-    its variance with that of the labels; `gini` and `gini_precision` add up the
+    `weighted / precision` is the estimate of the bias before it is shrunk, `length`
+    its squared length, `variance` that of its entries, with that of the labels, and
+    `scatter` the same if clients have few rows; `gini` and `gini_precision` add up the
     releases of the curvature. `prior` are the class frequencies of the population,
     empty where residuals are not adjusted or the frequencies are yet to be measured;
     `doubt` is the variance of their logarithm, which the bias takes over.
@@ -53,6 +58,8 @@ class BiasState(PrivateState):
     bias: Array = field(default_factory=lambda: np.empty(0))
     weighted: Array = field(default_factory=lambda: np.empty(0))
     precision: float = 0.0
+    length: float = 0.0
+    variance: float = np.inf
     scatter: float = np.inf
     shrinkage: float = 0.0
     gini: float = 0.0
@@ -66,16 +73,22 @@ class BiasState(PrivateState):
 
         By three standard deviations of its squared length.
         """
-        if self.precision == 0:
-            return False
-        length = float(np.sum(centred(self.weighted / self.precision) ** 2))
         n_free = len(self.bias) - 1
-        return length > self.scatter * (n_free + 3 * float(np.sqrt(2 * n_free)))
+        return self.length > self.scatter * (n_free + 3 * float(np.sqrt(2 * n_free)))
+
+    @property
+    def bias_is_noise(self) -> bool:
+        """Whether the estimate is no longer than noise makes it on average."""
+        return self.length <= (len(self.bias) - 1) * self.variance
 
     @property
     def improves(self) -> bool:
-        """Whether to use the result; a bias that is short does no harm by then."""
-        return self.temperature_improves or self.bias_improves
+        """Whether to use the result.
+
+        The temperature has a part of the budget only, so that less is asked of it than
+        where it stands alone. Noise passes in a third of fits; what it does is small.
+        """
+        return self.evidence > _STANDS_OUT or self.bias_improves
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,16 +165,16 @@ class BiasTemperaturePosterior:
         for block in clients.blocks():
             sums[block.clients] += _row_sums(broadcast, block, offset)
         sums[:, :n_classes] += counts
-        residual = sums[:, :n_classes] / np.maximum(rows, _FULL_ROWS) / self.clip
+        # One divisor for a residual and its curvature: small clients must not bend
+        # the step.
+        own = sums[:, : n_classes + 1] / np.maximum(rows, _FULL_ROWS)
+        own /= np.array([self.clip] * n_classes + [_GINI_UNIT])
         full = np.maximum(rows, self._temperature.full_rows)
-        gini, slopes = np.split(sums[:, n_classes:] / full, [1], axis=1)
+        slopes = sums[:, n_classes + 1 :] / full
         # Curvature in log(beta) from that in beta, and both in units of their clips.
         slopes[:, 1] += slopes[:, 0]
         slopes /= np.array([float(broadcast["clip"]), self._temperature.curvature_clip])
-        return {
-            "residual": np.hstack([residual, gini / _GINI_UNIT]),
-            "slopes": slopes,
-        }
+        return {"residual": own, "slopes": slopes}
 
     def update(self, state: BiasState, total: Sums, n_clients: int) -> BiasState:
         if "labels" in total:
@@ -193,18 +206,22 @@ class BiasTemperaturePosterior:
         # The mean eigenvalue of the curvature where the biases add up to 0.
         curvature = max(gini / gini_precision, _GINI_FLOOR) / n_free
         root = state.bias + centred(mean[:-1]) * self.clip / curvature
+        np.clip(root, -BIAS_BOUND, BIAS_BOUND, out=root)
         weight = (noise * self.clip / curvature) ** -2
         weighted, precision = state.weighted + weight * root, state.precision + weight
         raw = centred(weighted / precision)
-        chance = 1 / (n_clients * _USUAL_ROWS * curvature)
-        scatter = 1 / precision + chance + state.doubt
-        shrinkage = shrinkage_factor(float(raw @ raw), n_free, scatter)
+        doubt = 1 / precision + state.doubt
+        length, row = float(raw @ raw), 1 / (n_clients * curvature)
+        variance = doubt + row / _USUAL_ROWS
+        shrinkage = shrinkage_factor(length, n_free, variance)
         return replace(
             state,
             bias=shrinkage * raw,
             weighted=weighted,
             precision=precision,
-            scatter=scatter,
+            length=length,
+            variance=variance,
+            scatter=doubt + row / _FEWER_ROWS,
             shrinkage=shrinkage,
             gini=gini,
             gini_precision=gini_precision,

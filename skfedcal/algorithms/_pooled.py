@@ -24,6 +24,9 @@ _CELLS = 1 << 15
 # A step that lowers the objective by less than this per row is the last one.
 _TOLERANCE = 1e-7
 
+# Fall that rounding may hide at the optimum; a search that ends above it has failed.
+_NEAR_GAIN = 1e-6
+
 # Share of the predicted decrease that a step must bring; shortest step tried.
 _ARMIJO, _MAX_HALVINGS = 1e-4, 25
 
@@ -59,6 +62,7 @@ class PooledState:
     changes: Array = field(default_factory=_empty)
     step: float = 1.0
     halvings: int = 0
+    gain: float = np.inf
     finished: bool = False
 
     @property
@@ -68,7 +72,7 @@ class PooledState:
     @property
     def converged(self) -> bool:
         """Whether the optimum was found around a temperature inside the bounds."""
-        return self.finished and not self.bounded
+        return self.finished and not self.bounded and self.gain <= _NEAR_GAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +239,7 @@ class PooledFit:
             direction=direction,
             params=trial if finished and sure else state.params,
             trial=trial if not finished or sure else state.params,
+            gain=gain,
             finished=finished,
         )
 

@@ -17,6 +17,9 @@ LOCAL_BOUND = float(np.log(20.0))
 _ORDER = 3
 _TOLERANCE = 1e-7
 
+# Standard deviations of the noise by which T must differ from 1.
+_STANDS_OUT = 2.8
+
 
 @dataclass(frozen=True, slots=True)
 class AverageState:
@@ -34,7 +37,7 @@ class AverageState:
     @property
     def improves(self) -> bool:
         """Whether the move from T = 1 is more than what noise makes of nothing."""
-        return (self.temperature - 1) ** 2 > 2 * self.variance
+        return (self.temperature - 1) ** 2 > _STANDS_OUT**2 * self.variance
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ from skfedcal.data._dataset import FederatedDataset
 # Grid in log(1 / T): T from 0.01 to 100.
 GRID_BOUND = float(np.log(100.0))
 
+# Standard deviations by which the slope at T = 1 must differ from 0.
+_STANDS_OUT = 2.8
+
 
 @dataclass(frozen=True, slots=True)
 class GridState:
@@ -94,7 +97,7 @@ class TemperatureGrid:
             noise = total.noise.get("slopes", 0.0) * np.sqrt(state.rounds + 1)
             inside &= min(-slopes.min(), slopes.max()) > 4 * noise
             here = slopes[np.abs(self.grid).argmin(), 0]
-            improves = bool(inside and here**2 > 2 * noise**2)
+            improves = bool(inside and abs(here) > _STANDS_OUT * noise)
         beta = float(np.exp(log_beta))
         return GridState(slopes, beta, inside, state.rounds + 1, improves)
 

@@ -20,6 +20,9 @@ _PRIOR_SD, _MAX_STEP = 0.8, 1.2
 # refine. The last clip shrinks with the noise of the mean (0.065 at eps=1, K=100).
 _FIRST_CLIP, _LAST_CLIP, _CLIP_RANGE = 0.5, 0.15, (0.10, 0.50)
 _REFERENCE_NOISE, _CLIP_POWER = 0.065, 0.4
+# Standard deviations by which a slope must differ from 0, and the part by which the
+# curvature at one temperature may be off at another.
+_STANDS_OUT, _CURVATURE_BEND = 1.8, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,9 @@ class PrivateState:
     """Posterior of ``log(1 / T)`` after some releases.
 
     `points` are where clients were asked, `roots` and `variances` what each release
-    says about the optimum; unused entries are NaN.
+    says about the optimum. For the question whether T = 1 would do: `slopes` with the
+    variances `slope_noise`, the mean of the curvatures and the variance of that mean,
+    and the variance `chance` that the labels give to a slope.
     """
 
     log_beta: float = 0.0
@@ -37,6 +42,11 @@ class PrivateState:
     points: Array = field(default_factory=lambda: np.empty(0))
     roots: Array = field(default_factory=lambda: np.empty(0))
     variances: Array = field(default_factory=lambda: np.empty(0))
+    slopes: Array = field(default_factory=lambda: np.empty(0))
+    slope_noise: Array = field(default_factory=lambda: np.empty(0))
+    curvature: float = 0.0
+    curvature_noise: float = np.inf
+    chance: float = 0.0
 
     @property
     def temperature(self) -> float:
@@ -48,23 +58,29 @@ class PrivateState:
         return self.sd < _PRIOR_SD / 2
 
     @property
-    def temperature_improves(self) -> bool:
-        """Whether T differs from 1 by more than noise.
+    def evidence(self) -> float:
+        """Slope at T = 1 over what noise and chance in the labels make of it.
 
-        With an estimate x of variance v, shrunk by k, the squared error falls from that
-        of 0 by ``k ((2 - k) x^2 - 2 v)`` on average. Twice the noise is asked for: what
-        would be gained below that is small, and v leaves out chance in the labels.
+        The larger of two answers: that of the first release, which was asked there, and
+        that of all, by way of the mean curvature, which is sharper near T = 1. Errors
+        of slopes do not depend on where they were asked, so that their variance is the
+        one that is known; that of roots, which divide by a noisy curvature, is not.
         """
-        weight = 1 / self.sd**2 - 1 / _PRIOR_SD**2
-        if weight <= 0:
-            return False
-        shrunk = weight * self.sd**2
-        return (2 - shrunk) * (self.log_beta / shrunk) ** 2 * weight > 2 * 2**2
+        if not self.slopes.size:
+            return 0.0
+        weights = 1 / self.slope_noise
+        total = weights.sum()
+        center = float(weights @ self.points / total)
+        slope = float(weights @ self.slopes / total) - self.curvature * center
+        bend = (_CURVATURE_BEND * self.curvature) ** 2
+        doubt = center**2 * (self.curvature_noise + bend)
+        first = abs(self.slopes[0]) / np.sqrt(self.slope_noise[0] + self.chance)
+        return float(max(first, abs(slope) / np.sqrt(1 / total + doubt + self.chance)))
 
     @property
     def improves(self) -> bool:
-        """Whether to use the result at all."""
-        return self.temperature_improves
+        """Whether to use the result at all; noise alone says yes in one of ten fits."""
+        return self.evidence > _STANDS_OUT
 
 
 State = TypeVar("State", bound=PrivateState)
@@ -123,6 +139,7 @@ class TemperaturePosterior:
         noise = total.noise.get("slopes", 0.0) / n_clients
         curvature *= self.curvature_clip
         spread = (noise * self.curvature_clip) ** 2
+        state = self._add_slope(state, slope, noise, curvature, n_clients)
         curvature += spread / (spread + _CURVATURE_SD**2) * (_CURVATURE - curvature)
         curvature = max(curvature, _CURVATURE_FLOOR)
         step = float(np.clip(slope * state.clip / curvature, -_MAX_STEP, _MAX_STEP))
@@ -134,6 +151,25 @@ class TemperaturePosterior:
             variances=np.append(state.variances, (noise * state.clip / curvature) ** 2),
         )
         return self._combine(state, noise)
+
+    def _add_slope(
+        self, state: State, slope: float, noise: float, curvature: float, n_clients: int
+    ) -> State:
+        """Keep what tells T from 1."""
+        n_rounds = state.rounds + 1
+        mean = state.curvature + (curvature - state.curvature) / n_rounds
+        spread = max((noise * self.curvature_clip) ** 2, 1e-18)
+        return replace(
+            state,
+            slopes=np.append(state.slopes, slope * state.clip),
+            slope_noise=np.append(
+                state.slope_noise, max((noise * state.clip) ** 2, 1e-18)
+            ),
+            curvature=float(mean),
+            curvature_noise=spread / n_rounds,
+            # A row's slope has the variance of its curvature; a client has full_rows.
+            chance=max(float(mean), 0.0) / (self.full_rows * n_clients),
+        )
 
     def done(self, state: PrivateState) -> bool:
         return state.rounds >= self.n_rounds

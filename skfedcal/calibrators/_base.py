@@ -67,6 +67,9 @@ class BaseCalibrator(
     # Under metadata routing `client_ids` reaches `fit` without set_fit_request.
     __metadata_request__fit = {"client_ids": True}
 
+    # What to say about unit='example' where a method knows it.
+    _other_unit = ""
+
     # Fitted attributes beyond those of every calibrator, for `save`.
     _fitted_names: tuple[str, ...] = ()
 
@@ -300,8 +303,7 @@ class BaseCalibrator(
         warnings.warn(
             "What the clients sent is no more than the noise explains, so that the "
             f"calibration map is as likely to do harm as good. {use}. More clients or "
-            "a larger eps would help; with few clients that have many rows, so would "
-            "CentralDP(eps, unit='example'), which hides single rows and not clients.",
+            f"a larger eps would help{self._other_unit}.",
             CalibrationWarning,
             stacklevel=4,
         )

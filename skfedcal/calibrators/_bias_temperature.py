@@ -44,7 +44,8 @@ class FedBiasTempCalibrator(BaseCalibrator):
         The part for the temperature is bounded as in `FedTempCalibrator`.
     if_improves : bool, default=True
         Leave the input as it is where, under `eps`, what was released is no more
-        than noise explains (`improves_`).
+        than noise explains (`improves_`); use the temperature alone where the biases
+        are shorter than noise makes them.
     privacy : CentralDP or SecureAggregation, default=None
         Other settings of privacy, instead of `eps` and `delta`.
     ledger : PrivacyLedger, default=None
@@ -223,6 +224,8 @@ class FedBiasTempCalibrator(BaseCalibrator):
         self.converged_ = bool(state.converged)
         self._bounded = getattr(state, "bounded", True)
         self._gain = getattr(state, "improves", True)
+        if self.if_improves and getattr(state, "bias_is_noise", False):
+            self.bias_ = np.zeros_like(self.bias_)
 
     def _improves(self):
         return self._gain
@@ -251,7 +254,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
         warnings.warn(text, CalibrationWarning, stacklevel=4)
 
     def _check_restored(self):
-        from skfedcal.algorithms._bias_newton import BIAS_BOUND
+        from skfedcal.algorithms._bias_moments import BIAS_BOUND
         from skfedcal.algorithms._residual import N_BINS
 
         n_classes = len(self.classes_)

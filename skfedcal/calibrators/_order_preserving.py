@@ -88,7 +88,9 @@ class FedOPVectorCalibrator(ScalingCalibrator):
     :math:`m = \max(\log(1 + e^{v \odot x + u}), 10^{-6})` [1]_. The floor keeps
     classes apart where the softplus underflows, and the values are rounded so that, in
     the dtype of the input too, equal logits stay equal and others stay apart: neither
-    the most probable class nor any rank changes. The log loss is not convex in v and
+    the most probable class nor any rank changes. (Logits that differ in their last
+    digit only become equal where the row is shifted to a maximum of 0, far below it.)
+    The log loss is not convex in v and
     u: the fit starts at temperature scaling, and never ends with a larger loss plus
     ridge :math:`\frac{\lambda}{2n} (\|v\|^2 + \|u - \log(e - 1)\|^2)`,
     :math:`\lambda` being `l2` and n the number of rows.

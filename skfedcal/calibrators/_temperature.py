@@ -96,6 +96,10 @@ class FedTempCalibrator(BaseCalibrator):
         "solver": [StrOptions({"auto", "newton", "grid", "average"})],
     }
     _fitted_names = ("temperature_", "converged_")
+    _other_unit = (
+        "; with few clients of many rows so would CentralDP(eps, unit='example'), "
+        "which hides single rows and not whole clients"
+    )
 
     def __init__(
         self,

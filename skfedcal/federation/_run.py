@@ -27,10 +27,11 @@ class RoundRecord:
     bytes_up, bytes_down : int
         Size of one client's answer and of what it was sent.
     seconds : float
-        Time of the round; NaN where it could tell the size of a Poisson sample.
+        Time of the round; NaN in a private run that is no simulation, and where it
+        could tell the size of a Poisson sample.
     client_seconds : float
-        Mean time that a client computed; NaN where it is not measured, as on an engine
-        of real sites.
+        Mean time that a client computed; NaN then too, and where it is not measured,
+        as on an engine of real sites.
     total : dict of str to ndarray
         Released sums.
     """

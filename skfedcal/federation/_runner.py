@@ -205,15 +205,17 @@ class FederatedRunner(FrozenParams):
         if mechanism.unit == "example":
             n_units = max(answer.n_units, 1)
         secret = schedule.cohort == "poisson"
+        report = mechanism.report()
+        # Time tells the size of a secret sample, and of a client.
+        timed = not secret and not (report.private and report.secure)
         record = RoundRecord(
             index,
             schedule.size if secret else answer.n_clients,
             len(cohorts),
             codec.n_bytes(max(schedule.n_clients, answer.n_units)),
             request.n_bytes,
-            # The time of a round would tell the size of a secret sample.
-            nan if secret else time.perf_counter() - started,
-            nan if secret else _per_client(answer),
+            time.perf_counter() - started if timed else nan,
+            _per_client(answer) if timed else nan,
             dict(total),
         )
         return algorithm.update(state, total, n_units), record

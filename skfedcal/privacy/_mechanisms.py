@@ -287,9 +287,9 @@ def _checked_shares(
     if plan.mu is None or not len(shares) == n_releases == plan.n_rounds:
         raise ValueError(
             f"{len(shares)} unequal shares of the budget need {len(shares)} rounds in "
-            f"which every client takes part; there are {n_releases}, and a client is "
-            f"in {plan.n_rounds} of them. Use FederatedRunner(cohort='full') and leave "
-            "n_rounds to the method."
+            f"which every client takes part; there are {n_releases}, and cohorts leave "
+            "clients out or are drawn at random. Use FederatedRunner(cohort='full') "
+            "and leave n_rounds to the method."
         )
     if min(shares) <= 0 or fsum(shares) > 1 + 1e-12:
         raise ValueError(f"shares={shares} must be positive and add up to 1.")

@@ -325,3 +325,25 @@ def test_a_mechanism_refuses_a_schedule_it_was_not_planned_for():
 def test_a_sample_needs_a_size(cohort):
     with pytest.raises(ValueError, match="pass cohort_size, or cohort='full'"):
         FederatedRunner(cohort=cohort).schedule(TemperaturePosterior(), 10)
+
+
+def test_times_are_hidden_in_a_private_run_and_shown_in_a_simulation():
+    rng = np.random.default_rng(0)
+    clients = [(rng.normal(size=(5, 3)), rng.integers(0, 3, 5)) for _ in range(20)]
+    times = {
+        name: [
+            value
+            for record in FedTempCalibrator(classes=range(3), **options)
+            .fit(clients)
+            .history_
+            for value in (record.seconds, record.client_seconds)
+        ]
+        for name, options in {
+            "exact": {},
+            "private": {"eps": 1.0},
+            "simulated": {"eps": 1.0, "random_state": 0},
+        }.items()
+    }
+    assert np.isnan(times["private"]).all()
+    assert np.isfinite(times["simulated"]).all()
+    assert np.isfinite(times["exact"]).all()
