@@ -78,8 +78,8 @@ class BiasState(PrivateState):
 
     @property
     def bias_is_noise(self) -> bool:
-        """Whether the estimate is no longer than noise makes it on average."""
-        return self.length <= (len(self.bias) - 1) * self.variance
+        """Whether the estimate is short even for noise; shrinkage does the rest."""
+        return self.length <= (len(self.bias) - 1) * self.variance / 2
 
     @property
     def improves(self) -> bool:

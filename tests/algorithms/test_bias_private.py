@@ -294,9 +294,9 @@ def test_a_new_state_promises_nothing():
 
 
 def test_biases_no_longer_than_noise_are_told():
-    quiet = noisy_state(np.zeros(10), 0, noise=4.0)
+    quiet = noisy_state(np.zeros(10), 0, noise=0.5)
     loud = noisy_state(0.012 * np.r_[np.ones(5), -np.ones(5)], 0)
-    assert quiet.length < 9 * quiet.variance
+    assert quiet.length < 4.5 * quiet.variance
     assert quiet.bias_is_noise
     assert not loud.bias_is_noise
     assert loud.variance < loud.scatter
