@@ -59,6 +59,81 @@ class BlockSpec:
         return float(self.clip * parts)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CellRows:
+    """Rows of counts with few entries, as a histogram of one example per client has.
+
+    A query may return it in place of a dense array: a million clients then cost no
+    more than their examples.
+
+    Parameters
+    ----------
+    rows : ndarray of int
+        Row of each entry, not decreasing.
+    cells : ndarray of int
+        Where in the flattened block the entry adds 1.
+    n_rows : int
+        Number of rows, empty ones included.
+    block : tuple of int
+        Shape of one row.
+    """
+
+    rows: Array
+    cells: Array
+    n_rows: int
+    block: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the dense array."""
+        return (self.n_rows, *self.block)
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def dense(self) -> Array:
+        """Count the entries of each cell, one row per client."""
+        size = prod(self.block)
+        flat = np.bincount(self.rows * size + self.cells, minlength=self.n_rows * size)
+        return flat.reshape(self.shape)
+
+    def total(self) -> Array:
+        """Sum over rows, flattened."""
+        return np.bincount(self.cells, minlength=prod(self.block))
+
+
+Rows = Mapping[str, Array] | Mapping[str, CellRows] | Mapping[str, Array | CellRows]
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseLaw:
+    """Law of the noise in each number of a released block.
+
+    Parameters
+    ----------
+    kind : {'additive', 'grr', 'subset', 'oue', 'olh', 'rr'}
+        Independent noise is added, or how clients report.
+    variance : float
+        Of one number; of a count with a share of ``1 / domain`` where clients report.
+    p, q : float, default=1 and 0
+        Chance that a report names a cell that is, and is not, the client's own.
+    n_reports : int, default=0
+        Clients that report on this block.
+    domain : int, default=0
+        Number of cells.
+    n_units : int, default=0
+        Clients that the estimates are scaled up to; 0 if they are not scaled.
+    """
+
+    kind: str
+    variance: float
+    p: float = 1.0
+    q: float = 0.0
+    n_reports: int = 0
+    domain: int = 0
+    n_units: int = 0
+
+
 class Sums(dict[str, Array]):
     """Sums over clients as the server may see them.
 
@@ -66,11 +141,19 @@ class Sums(dict[str, Array]):
     ----------
     noise : dict of str to float
         Standard deviation of the noise in each block; empty when there is none.
+    laws : dict of str to NoiseLaw
+        Law of the noise in each block; empty when there is none.
     """
 
-    def __init__(self, values: Arrays, noise: Mapping[str, float] | None = None):
+    def __init__(
+        self,
+        values: Arrays,
+        noise: Mapping[str, float] | None = None,
+        laws: Mapping[str, NoiseLaw] | None = None,
+    ):
         super().__init__(values)
         self.noise = dict(noise or {})
+        self.laws = dict(laws or {})
 
 
 class FederatedAlgorithm(Protocol[State]):
@@ -100,10 +183,11 @@ class FederatedAlgorithm(Protocol[State]):
     def spec(self, broadcast: Arrays) -> Mapping[str, BlockSpec]:
         """Give shapes and public bounds; the only source of sensitivity."""
 
-    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:
         """Compute what each client sends, one leading row per client, not yet clipped.
 
-        Called with one client at a site and with thousands in a simulation.
+        Counts with few entries may be `CellRows`. Called with one client at a site and
+        with thousands in a simulation.
         """
 
     def update(self, state: State, total: Sums, n_clients: int) -> State:
@@ -116,6 +200,15 @@ class FederatedAlgorithm(Protocol[State]):
 def round_shares(algorithm: FederatedAlgorithm[Any]) -> tuple[float, ...]:
     """Share of the budget of each round; empty when all rounds are alike."""
     return tuple(getattr(algorithm, "shares", None) or ())
+
+
+def bound_norm(
+    algorithm: FederatedAlgorithm[Any], n_classes: int
+) -> Literal["l1", "l2"]:
+    """Norm in which the blocks of the first round are bounded: 'l1' if all are."""
+    start = algorithm.broadcast(algorithm.init(n_classes))
+    norms = {block.norm for block in algorithm.spec(start).values()}
+    return "l1" if norms == {"l1"} else "l2"
 
 
 def values_per_round(algorithm: FederatedAlgorithm[Any], n_classes: int) -> int:

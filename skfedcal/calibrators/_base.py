@@ -16,7 +16,6 @@ from skfedcal._sklearn_compat import (
     inside_model_selection,
     undone_on_error,
 )
-from skfedcal.algorithms._base import round_shares, values_per_round
 from skfedcal.calibrators import _persist
 from skfedcal.data._classes import ClassMap
 from skfedcal.data._scores import INPUT_TYPES, check_scores, to_logits
@@ -24,7 +23,6 @@ from skfedcal.data._validate import make_dataset
 from skfedcal.exceptions import CalibrationWarning, PrivacyWarning
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._mixin import PrivacyMixin
-from skfedcal.privacy._models import ReleasePlan
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ class BaseCalibrator(
             entropy = self._entropy(model)
             mechanism = self._build_mechanism(
                 model,
-                _release_plan(runner, algorithm, clients, model.unit),
+                runner.release_plan(algorithm, clients, model.unit),
                 entropy,
                 split=self._noise_split(),
             )
@@ -337,16 +335,3 @@ def _check_weights(weights, model):
         )
     if not weights.any():
         raise ValueError("sample_weight is zero for every row; nothing is left to fit.")
-
-
-def _release_plan(runner, algorithm, clients, unit):
-    """What this run will release."""
-    schedule = runner.schedule(algorithm, len(clients))
-    return ReleasePlan(
-        n_units=clients.n_rows if unit == "example" else len(clients),
-        n_releases=schedule.n_rounds,
-        n_participations=schedule.n_participations,
-        sampling_rate=schedule.sampling_rate,
-        n_values=values_per_round(algorithm, clients.n_classes),
-        shares=round_shares(algorithm),
-    )

@@ -19,6 +19,14 @@ _COMMON = ("n_clients_", "n_rounds_", "n_features_in_")
 # Parameters that belong to a place, not to the map.
 _NOT_SAVED = ("ledger", "runner")
 
+_PRIVACY_MODELS = (
+    "CentralDP",
+    "DistributedDP",
+    "LocalDP",
+    "SecureAggregation",
+    "SourceDP",
+)
+
 
 def save(estimator, path):
     """Write a fitted calibrator to `path`, atomically."""
@@ -199,7 +207,7 @@ def _decode(value):
     if set(value) == {"object", "params"}:
         from skfedcal import privacy
 
-        if value["object"] not in ("CentralDP", "SecureAggregation"):
+        if value["object"] not in _PRIVACY_MODELS:
             raise ValueError(f"unknown object {value['object']!r}")
         return getattr(privacy, value["object"])(**_decode(value["params"]))
     return {k: _decode(v) for k, v in value.items()}

@@ -8,7 +8,7 @@ from sklearn.utils.validation import validate_data
 from skfedcal import _logits
 from skfedcal.exceptions import LogitsWarning
 
-__all__ = ["INPUT_TYPES", "check_scores", "from_tensor", "to_logits"]
+__all__ = ["INPUT_TYPES", "check_proba", "check_scores", "from_tensor", "to_logits"]
 
 INPUT_TYPES = ("logits", "log_proba", "proba")
 
@@ -53,7 +53,7 @@ def to_logits(X, n_classes, *, input_type, warn=False, stacklevel=5):
     Returns X itself where it has that form already.
     """
     if input_type == "proba":
-        return _logits.from_proba(_check_proba(X, n_classes))
+        return _logits.from_proba(check_proba(X, n_classes))
     if input_type == "log_proba":
         _check_log_proba(X, n_classes)
     if X.shape[1] == n_classes - 1:
@@ -72,7 +72,8 @@ def to_logits(X, n_classes, *, input_type, warn=False, stacklevel=5):
     return X
 
 
-def _check_proba(X, n_classes):
+def check_proba(X, n_classes):
+    """Probabilities with one column per class; raises where X holds others."""
     if X.shape[1] == n_classes - 1:
         # Probabilities of all classes but the first.
         X = np.hstack([1 - X.sum(axis=1, keepdims=True), X])

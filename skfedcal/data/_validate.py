@@ -1,5 +1,7 @@
 """Turn the arguments of `fit` into a validated `FederatedDataset`."""
 
+from dataclasses import replace
+
 import numpy as np
 from sklearn.utils import check_consistent_length, column_or_1d
 
@@ -9,7 +11,7 @@ from skfedcal.data._dataset import FederatedDataset
 from skfedcal.data._parse import as_vector, parse_clients
 from skfedcal.data._scores import check_scores, from_tensor, to_logits
 
-__all__ = ["make_dataset"]
+__all__ = ["make_dataset", "read_dataset"]
 
 
 def make_dataset(
@@ -32,6 +34,26 @@ def make_dataset(
     classes : ClassMap
         Sorted labels and their columns.
     """
+    dataset, classes = read_dataset(
+        estimator,
+        X,
+        y,
+        client_ids,
+        sample_weight=sample_weight,
+        classes=classes,
+        private=private,
+    )
+    # A warning about the values of private rows would be a release of its own.
+    rows = to_logits(
+        dataset.rows, len(classes), input_type=input_type, warn=not private
+    )
+    return replace(dataset, rows=rows), classes
+
+
+def read_dataset(
+    estimator, X, y, client_ids=None, *, sample_weight=None, classes, private=False
+):
+    """Do the same as `make_dataset` and leave the columns of scores as they are."""
     raw = parse_clients(X, y, client_ids, sample_weight)
     rows, labels, weights, sizes = _pool(raw)
     rows = check_scores(estimator, rows, reset=True)
@@ -42,8 +64,6 @@ def make_dataset(
         names=getattr(estimator, "feature_names_in_", None),
         private=private,
     )
-    # A warning about the values of private rows would be a release of its own.
-    rows = to_logits(rows, len(classes), input_type=input_type, warn=not private)
     labels = classes.columns(labels)
     names, order = raw.names, None
     if raw.row_ids is not None:

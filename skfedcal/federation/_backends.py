@@ -23,7 +23,8 @@ class Backend(Protocol):
 
     An engine that reaches clients by messages sends the request to each of them, lets
     each call `respond` on its own rows, and adds up the replies. Integer sums make all
-    engines agree to the last bit.
+    engines agree to the last bit. In a simulation where clients draw seeded noise,
+    `respond` also needs their positions.
     """
 
     def ids(self) -> Sequence[Hashable]:
@@ -43,7 +44,7 @@ class InProcess:
         return self.clients.names
 
     def total(self, request: Request, cohort: Positions) -> PartialSum:
-        return timed_respond(request, select(self.clients, cohort))
+        return timed_respond(request, select(self.clients, cohort), cohort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +62,24 @@ class Joblib:
         from joblib import Parallel, delayed, effective_n_jobs
 
         n_parts = max(1, min(len(cohort), effective_n_jobs(self.n_jobs)))
-        parts = [select(self.clients, part) for part in np.array_split(cohort, n_parts)]
+        parts = np.array_split(cohort, n_parts)
         backend = "threading" if self.prefer == "threads" else "loky"
         answers = Parallel(n_jobs=self.n_jobs, backend=backend)(
-            delayed(timed_respond)(
-                request, part if backend == "threading" else part.compact()
-            )
-            for part in parts
+            delayed(timed_respond)(request, self._part(part), part) for part in parts
         )
         return reduce(add, answers)
 
+    def _part(self, cohort: Positions) -> FederatedDataset:
+        part = select(self.clients, cohort)
+        return part if self.prefer == "threads" else part.compact()
 
-def timed_respond(request: Request, clients: FederatedDataset) -> PartialSum:
+
+def timed_respond(
+    request: Request, clients: FederatedDataset, positions: Positions
+) -> PartialSum:
     """Answer of simulated clients, with the time they took."""
     started = time.perf_counter()
-    answer = respond(request, clients)
+    answer = respond(request, clients, positions)
     return replace(answer, seconds=time.perf_counter() - started)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 from typing import Literal
 
@@ -63,9 +64,17 @@ class Schedule:
         if self.cohort == "permuted":
             per_pass = ceil(self.n_clients / self.size)
             epoch, place = divmod(round_index, per_pass)
-            order = SeededEntropy(key, epoch).permutation(self.n_clients)
+            order = _dealt(key, epoch, self.n_clients)
             return [np.sort(order[place * self.size : (place + 1) * self.size])]
         source = entropy.child(round_index)
         if self.cohort == "independent":
             return [np.sort(source.permutation(self.n_clients)[: self.size])]
         return [everyone[source.bernoulli(self.n_clients, self.sampling_rate)]]
+
+
+@lru_cache(maxsize=1)
+def _dealt(key: int, epoch: int, n_clients: int) -> Positions:
+    """Order of the clients in one pass; kept for the other rounds of the pass."""
+    order = SeededEntropy(key, epoch).permutation(n_clients)
+    order.flags.writeable = False
+    return order

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from skfedcal.algorithms._base import Arrays, FederatedAlgorithm
+from skfedcal.algorithms._base import Arrays, CellRows, FederatedAlgorithm
 from skfedcal.data._dataset import FederatedDataset
-from skfedcal.privacy._codec import Codec, Integers
+from skfedcal.privacy._codec import Codec, Encoded, Integers, add_up
+from skfedcal.privacy._entropy import Entropy, OSEntropy
+
+if TYPE_CHECKING:
+    from skfedcal.privacy._randomizers import Randomizer
+    from skfedcal.privacy._streams import ClientStreams, Positions
 
 # Numbers of one chunk of clients before they are summed (float64: 16 MB).
 _CHUNK_VALUES = 1 << 21
+# Clients of one chunk whose rows are sparse.
+_CHUNK_SPARSE = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +41,18 @@ class Request:
         How answers are clipped and written.
     unit : {'client', 'example'}
         Whether a client's rows are bounded together or one by one.
+    randomizer : Randomizer, default=None
+        What clients do to their encoded answers; None sends them as they are.
+    entropy : Entropy, default=None
+        Seeded words of simulated clients; None: a site uses its operating system's.
     """
 
     algorithm: FederatedAlgorithm[Any]
     broadcast: Arrays
     codec: Codec
     unit: Literal["client", "example"] = "client"
+    randomizer: Randomizer | None = None
+    entropy: Entropy | None = None
 
     @property
     def n_bytes(self) -> int:
@@ -71,20 +84,68 @@ class PartialSum:
         )
 
 
-def respond(request: Request, clients: FederatedDataset) -> PartialSum:
-    """Encode what each client sends and add it up."""
+def respond(
+    request: Request, clients: FederatedDataset, positions: Positions | None = None
+) -> PartialSum:
+    """Encode, and randomise if asked to, what each client sends and add it up.
+
+    Parameters
+    ----------
+    request : Request
+        The question.
+    clients : FederatedDataset
+        One client at a site, or many in a simulation.
+    positions : ndarray of int, default=None
+        Places of the clients among all of them; needed where clients draw seeded words.
+    """
     units = clients.by_row() if request.unit == "example" else clients
+    total = request.codec.zeros()
+    streams = None
+    if request.randomizer is not None:
+        streams = _streams(request, len(clients), positions)
+        _add(total, request.randomizer.shares(request.codec, streams))
     size = sum(code.spec.size for code in request.codec.blocks.values())
     chunk = max(1, _CHUNK_VALUES // max(size, 1))
-    total = request.codec.zeros()
-    for start in range(0, len(units), chunk):
-        part = units
-        if len(units) > chunk:
-            part = units.slice(start, min(start + chunk, len(units)))
-        values = request.algorithm.query(request.broadcast, part)
-        if any(len(value) != len(part) for value in values.values()):
-            # A second row of a client would not be under its bound.
-            raise ValueError("A query must return one row for each client.")
-        for name, rows in request.codec.encode(values).items():
-            total[name] += rows.sum(axis=0)
+    start = 0
+    while start < len(units):
+        stop = min(start + chunk, len(units))
+        part = units if stop - start == len(units) else units.slice(start, stop)
+        encoded = _encoded(request, part)
+        if request.randomizer is None or streams is None:
+            _add(total, {name: add_up(rows) for name, rows in encoded.items()})
+        else:
+            whose = streams if request.unit == "example" else streams.part(start, stop)
+            _add(total, request.randomizer.reports(encoded, whose))
+        if all(isinstance(rows, CellRows) for rows in encoded.values()):
+            chunk = max(chunk, _CHUNK_SPARSE)
+        start = stop
     return PartialSum(total, len(clients), len(units))
+
+
+def _encoded(request: Request, part: FederatedDataset) -> dict[str, Encoded]:
+    values = request.algorithm.query(request.broadcast, part)
+    if any(len(value) != len(part) for value in values.values()):
+        # A second row of a client would not be under its bound.
+        raise ValueError("A query must return one row for each client.")
+    return request.codec.encode(values)
+
+
+def _streams(
+    request: Request, n_clients: int, positions: Positions | None
+) -> ClientStreams:
+    from skfedcal.privacy._streams import ClientStreams
+
+    if request.entropy is None:
+        return ClientStreams(OSEntropy(), np.arange(n_clients))
+    if positions is None or len(positions) != n_clients:
+        # Clients that share a position would add the same noise.
+        raise ValueError(
+            "Seeded noise of clients needs the position of each among all clients: "
+            "call respond(request, clients, positions)."
+        )
+    return ClientStreams(request.entropy, positions)
+
+
+def _add(total: dict[str, Integers], part: Mapping[str, Integers]) -> None:
+    for name, value in part.items():
+        total[name] += value

@@ -11,7 +11,12 @@ from typing import Any, Literal
 
 from skfedcal._files import held
 from skfedcal._params import FrozenParams
-from skfedcal.algorithms._base import FederatedAlgorithm
+from skfedcal.algorithms._base import (
+    FederatedAlgorithm,
+    bound_norm,
+    round_shares,
+    values_per_round,
+)
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.exceptions import CheckpointError, NotEnoughClientsError
 from skfedcal.federation import _checkpoint
@@ -21,6 +26,7 @@ from skfedcal.federation._endpoint import PartialSum, Request
 from skfedcal.federation._run import RoundRecord, Run
 from skfedcal.privacy._entropy import Entropy
 from skfedcal.privacy._mechanisms import SumMechanism
+from skfedcal.privacy._models import ReleasePlan
 
 # Cohorts come from other streams of the seed than noise (stream 0).
 _COHORT_STREAM, _KEY_STREAM = 1, 2
@@ -87,6 +93,25 @@ class FederatedRunner(FrozenParams):
             n_rounds = ceil(n_clients / size)  # one pass over everybody
         return Schedule(self.cohort, n_clients, size, n_rounds)
 
+    def release_plan(
+        self,
+        algorithm: FederatedAlgorithm[Any],
+        clients: FederatedDataset,
+        unit: Literal["client", "example"],
+    ) -> ReleasePlan:
+        """What a run will release, as far as it is public."""
+        schedule = self.schedule(algorithm, len(clients))
+        return ReleasePlan(
+            n_units=clients.n_rows if unit == "example" else len(clients),
+            n_releases=schedule.n_rounds,
+            n_participations=schedule.n_participations,
+            sampling_rate=schedule.sampling_rate,
+            n_values=values_per_round(algorithm, clients.n_classes),
+            shares=round_shares(algorithm),
+            norm=bound_norm(algorithm, clients.n_classes),
+            n_clients=len(clients),
+        )
+
     def run(
         self,
         algorithm: FederatedAlgorithm[Any],
@@ -145,7 +170,15 @@ class FederatedRunner(FrozenParams):
         schedule = self.schedule(algorithm, len(backend.ids()))
         state = algorithm.init(n_classes)
         # What cannot be released is refused before it is paid.
-        mechanism.codec(algorithm.spec(algorithm.broadcast(state)))
+        codec = mechanism.codec(algorithm.spec(algorithm.broadcast(state)))
+        if self.checkpoint is not None and mechanism.randomizer(codec, 0) is not None:
+            # Clients that are asked again draw again: the server has then seen two
+            # answers, and one is paid.
+            raise ValueError(
+                "A checkpoint cannot be used where clients draw the noise "
+                "(mode='faithful'): a round that is taken up again would be answered "
+                "twice. Leave checkpoint out."
+            )
         digest = ""
         if self.checkpoint is not None:
             digest = _checkpoint.fingerprint(
@@ -164,6 +197,7 @@ class FederatedRunner(FrozenParams):
                 rounds_done=run.n_done,
                 n_participations=schedule.n_participations,
                 sampling_rate=schedule.sampling_rate,
+                n_per_round=self._sure_answers(schedule),
             )
         except Exception:
             run.forget()
@@ -195,12 +229,19 @@ class FederatedRunner(FrozenParams):
         started = time.perf_counter()
         broadcast = algorithm.broadcast(state)
         codec = mechanism.codec(algorithm.spec(broadcast), index)
-        request = Request(algorithm, broadcast, codec, mechanism.unit)
+        request = Request(
+            algorithm,
+            broadcast,
+            codec,
+            mechanism.unit,
+            mechanism.randomizer(codec, index),
+            _child(mechanism.site_entropy, index),
+        )
         answer = PartialSum(codec.zeros(), 0, 0)
         for cohort in cohorts:
             answer = answer + backend.total(request, cohort)
         self._check_answers(answer.n_clients, index)
-        total = mechanism.release(answer.total, codec, index)
+        total = mechanism.release(answer.total, codec, index, answer.n_clients)
         n_units = schedule.divisor or max(answer.n_clients, 1)
         if mechanism.unit == "example":
             n_units = max(answer.n_units, 1)
@@ -276,6 +317,16 @@ class FederatedRunner(FrozenParams):
         if self.resume and self.checkpoint is None:
             raise ValueError("FederatedRunner(resume=True) needs a checkpoint path.")
 
+    def _sure_answers(self, schedule: Schedule) -> int:
+        """Clients of the smallest sum if all answer; a Poisson sample may be empty."""
+        if schedule.cohort == "poisson":
+            return 0
+        if schedule.cohort == "full":
+            # Cohorts are summed one by one, and each sum is opened.
+            n_sums = ceil(schedule.n_clients / schedule.size)
+            return schedule.n_clients - (n_sums - 1) * schedule.size
+        return self._smallest_cohort(schedule.n_clients)
+
     def _smallest_cohort(self, n_clients: int) -> int:
         """Clients that every round is sure to have, if all answer."""
         whole = self.cohort in ("full", "poisson")  # a sample has no sure size
@@ -285,6 +336,10 @@ class FederatedRunner(FrozenParams):
         if self.cohort == "permuted":
             return n_clients - (ceil(n_clients / size) - 1) * size
         return size
+
+
+def _child(entropy: Entropy | None, index: int) -> Entropy | None:
+    return None if entropy is None else entropy.child(index)
 
 
 def _per_client(answer: PartialSum) -> float:

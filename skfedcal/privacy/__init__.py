@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         zcdp_epsilon,
         zcdp_rho,
     )
+    from skfedcal.privacy._client_models import DistributedDP, LocalDP, SourceDP
     from skfedcal.privacy._events import (
         GaussianEvent,
         PureEvent,
@@ -28,13 +29,16 @@ if TYPE_CHECKING:
 # Written out for type checkers; a test compares it with the lazy table below.
 __all__ = [
     "CentralDP",
+    "DistributedDP",
     "GaussianEvent",
+    "LocalDP",
     "NoisePlan",
     "PrivacyLedger",
     "PrivacyReport",
     "PureEvent",
     "SampledGaussianEvent",
     "SecureAggregation",
+    "SourceDP",
     "calibrate",
     "compose_epsilon",
     "gdp_delta",
@@ -59,6 +63,7 @@ __getattr__, __dir__, _names = attach(
             "zcdp_epsilon",
             "zcdp_rho",
         ],
+        "_client_models": ["DistributedDP", "LocalDP", "SourceDP"],
         "_events": ["GaussianEvent", "PureEvent", "SampledGaussianEvent"],
         "_ledger": ["PrivacyLedger"],
         "_models": ["CentralDP", "SecureAggregation"],

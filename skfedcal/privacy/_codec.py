@@ -3,7 +3,7 @@
 Integers add up to the same total in any order, on any engine, with or without masks.
 Three codes:
 
-- counts that nothing clips are sent as they are;
+- counts that nothing clips, or that are clipped in L1, are sent as they are;
 - reals without noise are sent in 96-bit fixed point, as three limbs, so that sums of
   float64 values lose nothing that matters (resolution 2**-40, range 2**55);
 - under noise, values are rounded to a lattice whose step is far below the noise, and
@@ -15,17 +15,19 @@ Needs numpy only: this is code that runs at a site.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import floor
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import floor, prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal.algorithms._base import Arrays, BlockSpec
+from skfedcal.algorithms._base import BlockSpec, CellRows, Rows
 
 Array = NDArray[Any]
 Integers = NDArray[np.int64]
+Encoded = Integers | CellRows
 
 _LIMB_SCALES = (2.0**24, 2.0**-8, 2.0**-40)
 _RESOLUTION = 1 << 40
@@ -73,8 +75,9 @@ class BlockCode:
                 f"A step of {self.step:g} is too fine for the bound "
                 f"{self.spec.clip:g}: integers would overflow. Pass a smaller eps."
             )
-        power = 1 if self.spec.norm == "l1" else 2
-        return floor(radius**power * (1 - 1e-12))
+        if self.spec.norm == "l1":  # exact: a count of 1 must fit a bound of 1
+            return floor(Fraction(self.spec.clip) / Fraction(self.step))
+        return floor(radius**2 * (1 - 1e-12))
 
     def n_bytes(self, n_clients: int) -> int:
         """Size of one client's message; sums over `n_clients` must fit the words."""
@@ -84,8 +87,29 @@ class BlockCode:
             width = 4 if n_clients * (largest + 1) < 2**31 else 8
         return self.n_limbs * self.spec.size * width
 
-    def encode(self, values: Array) -> Integers:
-        """Integers of shape (n_clients, n_limbs, size) from one row per client."""
+    def encode(self, values: Array | CellRows) -> Integers | CellRows:
+        """Integers of shape (n_clients, n_limbs, size) from one row per client.
+
+        Sparse rows stay sparse where whole numbers are sent as they are.
+        """
+        if isinstance(values, CellRows):
+            _check_cells(values)
+            if not self.sparse:
+                return self._encode(values.dense())
+            return values if self.spec.clip is None else first_cells(values, self.limit)
+        return self._encode(values)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether an entry of 1 is written as 1 and bounded by counting."""
+        spec = self.spec
+        if spec.kind != "count":
+            return False
+        if spec.clip is None:
+            return self.step is None
+        return self.step == 1.0 and spec.norm == "l1" and spec.groups == 1
+
+    def _encode(self, values: Array) -> Integers:
         n_clients = len(values)
         if self.step is None and self.n_limbs == 1 and values.dtype.kind in "biu":
             return values.reshape(n_clients, 1, self.spec.size).astype(np.int64)
@@ -120,7 +144,7 @@ class Codec:
 
     blocks: Mapping[str, BlockCode]
 
-    def encode(self, values: Arrays) -> dict[str, Integers]:
+    def encode(self, values: Rows) -> dict[str, Encoded]:
         """Clip and encode what each client sends; refuse what the spec does not name.
 
         Raises
@@ -147,6 +171,43 @@ class Codec:
             name: np.zeros((code.n_limbs, code.spec.size), dtype=np.int64)
             for name, code in self.blocks.items()
         }
+
+
+def add_up(rows: Encoded) -> Integers:
+    """Sum of encoded rows, of shape (n_limbs, size)."""
+    if isinstance(rows, CellRows):
+        return rows.total()[None]
+    return rows.sum(axis=0)
+
+
+def first_cells(values: CellRows, limit: int) -> CellRows:
+    """Keep the first `limit` entries of each row."""
+    if limit > 0 and (values.rows[1:] > values.rows[:-1]).all():
+        return values
+    starts = np.searchsorted(values.rows, values.rows, side="left")
+    keep = np.arange(len(values.rows)) - starts < limit
+    if keep.all():
+        return values
+    return replace(values, rows=values.rows[keep], cells=values.cells[keep])
+
+
+def _check_cells(values: CellRows) -> None:
+    """Refuse entries that the bound would not see or that lie in another row."""
+    rows, cells = values.rows, values.cells
+    inside = rows.shape == cells.shape and (
+        not len(rows)
+        or (
+            rows[0] >= 0
+            and rows[-1] < values.n_rows
+            and cells.min() >= 0
+            and cells.max() < prod(values.block)
+        )
+    )
+    if not inside or (rows[1:] < rows[:-1]).any():
+        raise ValueError(
+            f"CellRows needs one cell inside {values.block} per entry, and rows in "
+            f"order below {values.n_rows}."
+        )
 
 
 def clip_rows(values: Array, clip: float, norm: str = "l2", groups: int = 1) -> Array:

@@ -23,6 +23,7 @@ __all__ = [
     "gdp_mu",
     "lattice_slack",
     "table_slack",
+    "tv_slack",
     "zcdp_delta",
     "zcdp_epsilon",
     "zcdp_rho",
@@ -227,7 +228,15 @@ def table_slack(n_values: int) -> float:
     """
     check_count("n_values", n_values, 0)
     # The factor 2 covers the tails and deviations that `lattice_slack` leaves out.
-    return n_values * 2 * TABLE_ERROR * (1 + math.exp(MAX_CHARGED_EPS))
+    return tv_slack(n_values * 2 * TABLE_ERROR)
+
+
+def tv_slack(distance: float) -> float:
+    """Return the addition to delta for noise at this total variation from its law.
+
+    Valid as long as the total eps is at most 40.
+    """
+    return distance * (1 + math.exp(MAX_CHARGED_EPS))
 
 
 def lattice_slack(n_values: int, n_shares: int | None = None) -> LatticeSlack:

@@ -12,6 +12,9 @@ __all__ = ["Entropy", "OSEntropy", "SeededEntropy"]
 
 Words = NDArray[np.uint64]
 
+# Words that Philox makes of one value of its counter.
+_WORDS_PER_COUNT = 4
+
 
 class Entropy(Protocol):
     """Independent uniform 64-bit words, and the few draws that are made of them."""
@@ -130,6 +133,17 @@ class SeededEntropy(_FromWords):
     def child(self, *key: int) -> "SeededEntropy":
         """Return the stream of ``(seed, *key)``, wherever this one has got to."""
         return SeededEntropy(*self._path, *key)
+
+    def at(self, n_words: int) -> "SeededEntropy":
+        """Return the same stream after its first `n_words` words, a multiple of 4.
+
+        The stream is a function of a counter, so that nothing is drawn on the way.
+        """
+        if n_words % _WORDS_PER_COUNT:
+            raise ValueError(f"n_words={n_words!r} is not a multiple of 4.")
+        source = SeededEntropy(*self._path)
+        source._generator.advance(n_words // _WORDS_PER_COUNT)
+        return source
 
     def __repr__(self) -> str:
         return f"SeededEntropy{self._path}"

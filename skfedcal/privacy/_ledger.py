@@ -290,7 +290,8 @@ class PrivacyLedger:
         if strict and mode == "simulation":
             raise ValueError(
                 "This ledger refuses mode='simulation': noise from a seed protects "
-                "nobody who can guess the seed. Pass random_state=None, or use "
+                "nobody who can guess the seed. Pass random_state=None (LocalDP and "
+                "SourceDP: mode='faithful' as well), or use "
                 "PrivacyLedger(path, require_secure=False)."
             )
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import fsum, sqrt
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from skfedcal.algorithms._base import BlockSpec, Sums
+from skfedcal.algorithms._base import BlockSpec, NoiseLaw, Sums
 from skfedcal.privacy._codec import BlockCode, Codec, Integers
+from skfedcal.privacy._paid import PaidSum, Spec
 from skfedcal.privacy._report import PrivacyReport
 
 if TYPE_CHECKING:
     from skfedcal.privacy._accounting import NoisePlan
     from skfedcal.privacy._entropy import Entropy
-    from skfedcal.privacy._ledger import PrivacyLedger
-
-Spec = Mapping[str, BlockSpec]
+    from skfedcal.privacy._randomizers import Randomizer
 
 
 class SumMechanism(Protocol):
@@ -37,6 +36,7 @@ class SumMechanism(Protocol):
         *,
         n_participations: int | None = None,
         sampling_rate: float | None = None,
+        n_per_round: int | None = None,
     ) -> None:
         """Pay for all rounds; called before any client is contacted.
 
@@ -44,13 +44,27 @@ class SumMechanism(Protocol):
         runner says who will take part; what was not planned for is refused.
         """
 
+    @property
+    def site_entropy(self) -> Entropy | None:
+        """Seeded words for clients of a simulation; None: they use their own."""
+
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         """Say how the blocks of one round are written."""
 
+    def randomizer(self, codec: Codec, round_index: int) -> Randomizer | None:
+        """Give what clients do to their answers before they are summed, if anything."""
+
     def release(
-        self, total: Mapping[str, Integers], codec: Codec, round_index: int
+        self,
+        total: Mapping[str, Integers],
+        codec: Codec,
+        round_index: int,
+        n_clients: int | None = None,
     ) -> Sums:
-        """Add noise to the integer sum and decode it."""
+        """Turn the integer sum over `n_clients` into what the server may see.
+
+        Adds the noise, unless clients have added it.
+        """
 
     def report(self) -> PrivacyReport:
         """Say what is guaranteed."""
@@ -69,11 +83,22 @@ class ExactSum:
     def open(self, run_id: str, rounds_done: int = 0, **_: float | None) -> None:
         """Nothing to pay."""
 
+    @property
+    def site_entropy(self) -> None:
+        """No words are needed."""
+
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
-        return Codec({name: BlockCode(block) for name, block in spec.items()})
+        return Codec({n: BlockCode(b, exact_step(b)) for n, b in spec.items()})
+
+    def randomizer(self, codec: Codec, round_index: int) -> None:
+        """Clients send what they have."""
 
     def release(
-        self, total: Mapping[str, Integers], codec: Codec, round_index: int
+        self,
+        total: Mapping[str, Integers],
+        codec: Codec,
+        round_index: int,
+        n_clients: int | None = None,
     ) -> Sums:
         return Sums({name: c.decode(total[name]) for name, c in codec.blocks.items()})
 
@@ -84,64 +109,49 @@ class ExactSum:
         return repr(self)
 
 
-class LatticeGaussian:
+def exact_step(block: BlockSpec) -> float | None:
+    """Lattice step that writes counts of an L1 bounded block as they are."""
+    counted = block.kind == "count" and block.norm == "l1" and block.clip is not None
+    return 1.0 if counted else None
+
+
+class LatticeGaussian(PaidSum):
     """Discrete Gaussian noise on the integer sum, once per round.
 
     Parameters
     ----------
     plan : NoisePlan
         Noise multiplier and the rounds it pays for.
-    entropy : Entropy
-        Where noise comes from.
-    ledger : PrivacyLedger
-        Debited with the whole plan before the first round.
-    n_units : int
-        Clients (or examples) among which one hides.
-    unit : {'client', 'example'}
-        What is hidden.
-    n_releases : int
-        Rounds that may be released; a further one is refused.
-    n_values : int
-        Numbers that a round may release, as told to the accountant.
     shares : tuple of float, default=()
         Part of the budget that each round gets, in terms of squared strength; empty
         when all rounds get the same.
     split : {'split', 'joint'}
         How noise is divided over blocks: so that the total variance is least, or the
         same for every number.
-    label, population : str
-        For the ledger.
+    n_releases : int
+        Rounds that may be released; a further one is refused.
+    **account : dict
+        See `PaidSum`.
     """
+
+    _trust = "central: the server sees exact sums and adds the noise"
+    _adjacency = "zero-out"
+    # Bounds of a unit that a neighbouring data set may differ by.
+    _reach = 1.0
 
     def __init__(
         self,
         plan: NoisePlan,
         *,
-        entropy: Entropy,
-        ledger: PrivacyLedger,
-        n_units: int,
         n_releases: int,
-        n_values: int,
         shares: tuple[float, ...] = (),
-        unit: Literal["client", "example"] = "client",
         split: Literal["split", "joint"] = "split",
-        label: str = "fit",
-        population: str = "default",
+        **account: Any,
     ) -> None:
+        super().__init__(n_releases=n_releases, **account)
         self.plan = plan
-        self.unit = unit
-        self._entropy = entropy
-        self._ledger = ledger
-        self._n_units = n_units
-        self._releases_left = n_releases
-        self._n_values = n_values
         self._shares = _checked_shares(shares, plan, n_releases)
         self._split = split
-        self._label = label
-        self._population = population
-        self._receipt: str | None = None
-        self._next_round = 0
-        self._clips: dict[str, float | None] = {}
 
     def open(
         self,
@@ -150,6 +160,7 @@ class LatticeGaussian:
         *,
         n_participations: int | None = None,
         sampling_rate: float | None = None,
+        n_per_round: int | None = None,
     ) -> None:
         planned = self.plan
         if (n_participations or 0) > planned.n_rounds or (
@@ -162,36 +173,21 @@ class LatticeGaussian:
                 f"{planned.sampling_rate:g}; the run has up to {n_participations} at "
                 f"{sampling_rate}."
             )
-        self._releases_left -= rounds_done
-        self._next_round = rounds_done
-        self._receipt = self._ledger.debit(
-            self.plan.to_event(),
-            label=self._label,
-            population=self._population,
-            mode="secure" if self._entropy.secure else "simulation",
-            run_id=run_id,
-            details={
-                "eps": self.plan.eps,
-                "delta": self.plan.delta,
-                "unit": self.unit,
-                "n_units": self._n_units,
-                "n_rounds": self.plan.n_rounds,
-            },
-        )
+        details = {"eps": planned.eps, "delta": planned.delta}
+        details["n_rounds"] = planned.n_rounds
+        self._pay(planned.to_event(), run_id, rounds_done, details)
 
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
-        from skfedcal.privacy._samplers import GAUSSIAN_SIGMA
-
         for name, block in spec.items():
             if block.clip is None or block.norm != "l2":
                 raise ValueError(
                     f"Block {name!r} has no L2 bound, so no noise can hide a client."
                 )
-        self._clips = {**{n: b.sensitivity for n, b in spec.items()}, **self._clips}
+        self._note_bounds(spec)
         sigmas = self._sigmas(spec, round_index)
         codec = Codec(
             {
-                name: BlockCode(block, step=sigmas[name] / GAUSSIAN_SIGMA)
+                name: BlockCode(block, step=sigmas[name] / self._lattice_sigma)
                 for name, block in spec.items()
             }
         )
@@ -199,52 +195,66 @@ class LatticeGaussian:
         return codec
 
     def release(
-        self, total: Mapping[str, Integers], codec: Codec, round_index: int
+        self,
+        total: Mapping[str, Integers],
+        codec: Codec,
+        round_index: int,
+        n_clients: int | None = None,
     ) -> Sums:
-        from skfedcal.privacy._samplers import GAUSSIAN_SIGMA, discrete_gaussian
-
-        if self._receipt is None:
-            raise RuntimeError("release() before open(): nothing has been paid.")
-        if round_index < self._next_round:
-            raise RuntimeError(f"Round {round_index} has been released already.")
+        self._check_paid(round_index)
         self._check_bounds(codec, round_index)
-        size = sum(code.spec.size for code in codec.blocks.values())
-        if self._releases_left < 1 or size > self._n_values:
-            raise RuntimeError(
-                f"Round {round_index} releases {size} numbers; paid for are "
-                f"{self._releases_left} more rounds of {self._n_values} numbers."
-            )
-        self._releases_left -= 1
-        self._next_round = round_index + 1
-        values, noise = {}, {}
+        self._check_clients(n_clients, round_index)
+        self._use_round(codec, round_index)
+        values, noise, laws = {}, {}, {}
         for i, (name, code) in enumerate(sorted(codec.blocks.items())):
             assert code.step is not None
             source = self._entropy.child(round_index, i)
-            drawn = discrete_gaussian(code.spec.size, source)
+            drawn = self._draw(code.spec.size, source, n_clients)
             values[name] = code.decode(total[name] + drawn)
-            noise[name] = code.step * GAUSSIAN_SIGMA
-        return Sums(values, noise)
+            noise[name] = code.step * self._drawn_sigma(n_clients)
+            laws[name] = NoiseLaw("additive", noise[name] ** 2)
+        return Sums(values, noise, laws)
 
     def report(self) -> PrivacyReport:
         return PrivacyReport(
             eps=self.plan.eps,
             delta=self.plan.delta,
             mu=self.plan.mu,
-            noise_multiplier=self.plan.noise_multiplier,
+            noise_multiplier=self._reach * self.plan.noise_multiplier,
             clip=dict(self._clips),
             unit=self.unit,
-            trust="central: the server sees exact sums and adds the noise",
-            secure=self._entropy.secure,
+            adjacency=self._adjacency,
+            trust=self._trust,
+            secure=self.secure,
             accountant=self.plan.accountant,
             n_rounds=self.plan.n_rounds,
             n_clients=self._n_units,
             assumptions=self.plan.assumptions,
-            ledger_ids=() if self._receipt is None else (self._receipt,),
+            ledger_ids=self._ledger_ids,
         )
 
     def describe(self) -> str:
         parts = (self.plan, self.unit, self._split, self._shares)
-        return f"LatticeGaussian({', '.join(map(str, parts))})"
+        return f"{type(self).__name__}({', '.join(map(str, parts))})"
+
+    @property
+    def _lattice_sigma(self) -> float:
+        """Noise that is paid for, in lattice steps."""
+        from skfedcal.privacy._samplers import GAUSSIAN_SIGMA
+
+        return GAUSSIAN_SIGMA
+
+    def _drawn_sigma(self, n_clients: int | None) -> float:
+        """Noise that is in the sum, in lattice steps."""
+        return self._lattice_sigma
+
+    def _draw(self, size: int, source: Entropy, n_clients: int | None) -> Integers:
+        from skfedcal.privacy._samplers import discrete_gaussian
+
+        return discrete_gaussian(size, source)
+
+    def _check_clients(self, n_clients: int | None, round_index: int) -> None:
+        """Refuse a sum with too little noise."""
 
     def _multiplier(self, round_index: int) -> float:
         """Noise over sensitivity of one round."""
@@ -255,16 +265,14 @@ class LatticeGaussian:
 
     def _check_bounds(self, codec: Codec, round_index: int) -> None:
         """Check the claim on the integers that can really be sent."""
-        from skfedcal.privacy._samplers import GAUSSIAN_SIGMA
-
         spent = sum(c.limit * c.spec.groups for c in codec.blocks.values())
         allowed = (1 + 1e-12) / self._multiplier(round_index)
-        if sqrt(spent) / GAUSSIAN_SIGMA > allowed:
+        if self._reach * sqrt(spent) / self._lattice_sigma > allowed:
             raise RuntimeError("The bounds of the codec exceed the planned budget.")
 
     def _sigmas(self, spec: Spec, round_index: int) -> dict[str, float]:
         bounds = {name: block.sensitivity for name, block in spec.items()}
-        multiplier = self._multiplier(round_index)
+        multiplier = self._reach * self._multiplier(round_index)
         if self._split == "joint":
             joint = multiplier * sqrt(sum(b * b for b in bounds.values()))
             return dict.fromkeys(bounds, joint)

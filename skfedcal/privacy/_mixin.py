@@ -115,6 +115,10 @@ class PrivacyMixin:
             return SeededEntropy(int(self.random_state))
         return SeededEntropy(int(check_random_state(self.random_state).randint(2**31)))
 
+    def _ledger_label(self) -> str:
+        """Name under which the ledger notes what is spent."""
+        return type(self).__name__
+
     def _build_mechanism(
         self,
         model: PrivacyModel,
@@ -130,7 +134,7 @@ class PrivacyMixin:
             entropy=entropy.child(_NOISE_STREAM),
             ledger=self.ledger,
             split=split,
-            label=type(self).__name__,
+            label=self._ledger_label(),
         )
 
 

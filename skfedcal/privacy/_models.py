@@ -17,6 +17,7 @@ from skfedcal.privacy._mechanisms import ExactSum, LatticeGaussian, SumMechanism
 
 if TYPE_CHECKING:
     from skfedcal.privacy._entropy import Entropy
+    from skfedcal.privacy._laplace import LatticeLaplace, PureBudget
     from skfedcal.privacy._ledger import PrivacyLedger
 
 Unit = Literal["client", "example"]
@@ -40,6 +41,10 @@ class ReleasePlan:
         Numbers per release.
     shares : tuple of float, default=()
         Part of the budget that each release gets; empty when all get the same.
+    norm : {'l2', 'l1'}, default='l2'
+        Norm in which every block is bounded: Gaussian or Laplace noise.
+    n_clients : int, default=None
+        Clients that may be asked; None if these are the units.
     """
 
     n_units: int
@@ -48,6 +53,8 @@ class ReleasePlan:
     sampling_rate: float
     n_values: int
     shares: tuple[float, ...] = ()
+    norm: Literal["l1", "l2"] = "l2"
+    n_clients: int | None = None
 
 
 class PrivacyModel(Protocol):
@@ -118,6 +125,9 @@ class SecureAggregation(FrozenParams):
 class CentralDP(FrozenParams):
     """Differential privacy with a server that sees exact sums and adds the noise.
 
+    Sums of terms with an L2 bound get Gaussian noise; counts with an L1 bound get
+    Laplace noise, which has a pure eps and needs no `delta` or `accountant`.
+
     Parameters
     ----------
     eps : float
@@ -152,23 +162,12 @@ class CentralDP(FrozenParams):
 
     def validate(self) -> None:
         """Raise for a value that cannot be."""
-        if not _is_real(self.eps) or not 0 < self.eps < float("inf"):
-            raise ValueError(
-                f"eps={self.eps!r} is not a privacy budget; pass a finite number > 0, "
-                "or eps=None for no privacy."
-            )
-        if self.delta is not None and (
-            not _is_real(self.delta) or not 0 < self.delta < 1
-        ):
-            raise ValueError(
-                f"delta={self.delta!r} is out of range; pass 0 < delta < 1, or None."
-            )
-        for name, value, allowed in (
-            ("accountant", self.accountant, ("auto", "gdp", "pld", "zcdp")),
-            ("unit", self.unit, ("client", "example")),
-        ):
-            if value not in allowed:
-                raise ValueError(f"{name}={value!r} is unknown; pass one of {allowed}.")
+        check_eps(self.eps)
+        check_delta(self.delta)
+        check_choices(
+            accountant=(self.accountant, ("auto", "gdp", "pld", "zcdp")),
+            unit=(self.unit, ("client", "example")),
+        )
 
     def strength(self, n_units: int) -> float:
         """L2 bound of a unit over the noise of a single release."""
@@ -188,11 +187,19 @@ class CentralDP(FrozenParams):
         ledger: PrivacyLedger | None,
         split: Literal["split", "joint"] = "split",
         label: str = "fit",
-    ) -> LatticeGaussian:
+    ) -> LatticeGaussian | LatticeLaplace:
         """Build the mechanism of one run."""
-        from skfedcal.privacy._accounting import calibrate
-        from skfedcal.privacy._ledger import PrivacyLedger
+        from skfedcal.privacy._accounting import calibrate, table_slack
 
+        if plan.norm == "l1":
+            from skfedcal.privacy._laplace import LatticeLaplace
+
+            slack = table_slack(plan.n_participations * plan.n_values)
+            return LatticeLaplace(
+                pure_budget(self.eps, plan, slack),
+                assumptions=(*no_credit(plan), *rows_known(self.unit)),
+                **account(plan, self.unit, entropy, ledger, label),
+            )
         # Clients are sampled, not rows: a row comes with the others of its client,
         # which may betray that it took part. No credit for sampling then.
         rate = plan.sampling_rate if self.unit == "client" else 1.0
@@ -205,38 +212,102 @@ class CentralDP(FrozenParams):
             n_values=plan.n_values,
         )
         if self.unit == "example":
-            public = ("the number of rows is public",)
-            noise = replace(noise, assumptions=(*noise.assumptions, *public))
+            known = rows_known(self.unit)
+            noise = replace(noise, assumptions=(*noise.assumptions, *known))
         return LatticeGaussian(
             noise,
-            entropy=entropy,
-            ledger=PrivacyLedger() if ledger is None else ledger,
-            n_units=plan.n_units,
-            n_releases=plan.n_releases,
-            n_values=plan.n_values,
             shares=plan.shares,
-            unit=self.unit,
             split=split,
-            label=label,
+            **account(plan, self.unit, entropy, ledger, label),
         )
 
     def _delta(self, n_units: int, quiet: bool = False) -> float:
-        if self.delta is None:
-            return min(1e-5, 1 / (10 * n_units))
-        if n_units > 1 and self.delta >= 1 / n_units:
-            raise ValueError(
-                f"delta={self.delta:g} allows to publish one of the {n_units} "
-                f"{self.unit}s outright; pass a delta far below 1/{n_units}, or None."
-            )
-        if not quiet and n_units > 1 and self.delta > 1 / (10 * n_units):
-            warnings.warn(
-                f"delta={self.delta:g} is large for {n_units} {self.unit}s; a value "
-                f"below {1 / (10 * n_units):g} is usual.",
-                PrivacyWarning,
-                stacklevel=2,
-            )
-        return float(self.delta)
+        return usual_delta(self.delta, n_units, self.unit, quiet=quiet)
+
+
+def account(
+    plan: ReleasePlan,
+    unit: Unit,
+    entropy: Entropy,
+    ledger: PrivacyLedger | None,
+    label: str,
+) -> dict[str, Any]:
+    """Arguments of every mechanism that pays."""
+    from skfedcal.privacy._ledger import PrivacyLedger
+
+    return {
+        "entropy": entropy,
+        "ledger": PrivacyLedger() if ledger is None else ledger,
+        "n_units": plan.n_units,
+        "n_releases": plan.n_releases,
+        "n_values": plan.n_values,
+        "unit": unit,
+        "label": label,
+    }
+
+
+def pure_budget(eps: float, plan: ReleasePlan, slack: float = 0.0) -> PureBudget:
+    """Pure eps of a run; sampling of clients earns no credit."""
+    from skfedcal.privacy._laplace import PureBudget
+
+    return PureBudget(float(eps), plan.n_participations, plan.shares, slack)
+
+
+def no_credit(plan: ReleasePlan) -> tuple[str, ...]:
+    if plan.sampling_rate == 1:
+        return ()
+    return (f"sampling rate {plan.sampling_rate:g} is charged as 1",)
+
+
+def usual_delta(
+    delta: float | None, n_units: int, unit: str, *, quiet: bool = False
+) -> float:
+    """Delta as given, checked, or one that is small for so many units."""
+    if delta is None:
+        return min(1e-5, 1 / (10 * n_units))
+    if n_units > 1 and delta >= 1 / n_units:
+        raise ValueError(
+            f"delta={delta:g} allows to publish one of the {n_units} "
+            f"{unit}s outright; pass a delta far below 1/{n_units}, or None."
+        )
+    if not quiet and n_units > 1 and delta > 1 / (10 * n_units):
+        warnings.warn(
+            f"delta={delta:g} is large for {n_units} {unit}s; a value "
+            f"below {1 / (10 * n_units):g} is usual.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
+    return float(delta)
+
+
+def check_eps(eps: object) -> None:
+    """Raise for what is no budget."""
+    if not _is_real(eps) or not 0 < eps < float("inf"):  # type: ignore[operator]
+        raise ValueError(
+            f"eps={eps!r} is not a privacy budget; pass a finite number > 0, "
+            "or eps=None for no privacy."
+        )
+
+
+def check_delta(delta: object) -> None:
+    """Raise for what is neither None nor a chance."""
+    if delta is not None and (not _is_real(delta) or not 0 < delta < 1):  # type: ignore[operator]
+        raise ValueError(
+            f"delta={delta!r} is out of range; pass 0 < delta < 1, or None."
+        )
+
+
+def check_choices(**choices: tuple[object, tuple[str, ...]]) -> None:
+    """Raise for a value that is none of those allowed."""
+    for name, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise ValueError(f"{name}={value!r} is unknown; pass one of {allowed}.")
 
 
 def _is_real(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def rows_known(unit: Unit) -> tuple[str, ...]:
+    """What is assumed where single examples are hidden."""
+    return ("the number of rows is public",) if unit == "example" else ()

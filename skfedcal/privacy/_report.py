@@ -17,7 +17,7 @@ class PrivacyReport:
     mu : float or None
         The same as Gaussian differential privacy, where that is exact.
     noise_multiplier : float
-        Standard deviation of the noise over the sensitivity, per round.
+        Standard deviation of the noise over the bound of a unit, per round.
     clip : dict
         Bound on each block that a client sends, in the first round.
     unit : {'client', 'example'}

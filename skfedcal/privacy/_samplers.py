@@ -8,7 +8,7 @@ high part does not settle the answer.
 import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class _Table(NamedTuple):
 
     high: NDArray[np.uint64]
     low: NDArray[np.uint64]
-    guide: NDArray[np.int16]  # the answer by the first bits of a word, or -1
+    guide: NDArray[Any]  # the answer by the first bits of a word, or -1
 
 
 def discrete_gaussian(n: int, entropy: Entropy) -> NDArray[np.int64]:
@@ -216,7 +216,8 @@ def _make_table(weights: Sequence[int]) -> _Table:
     bins = (high[:-1] >> shift).astype(np.intp)
     inside = np.bincount(bins, minlength=1 << _GUIDE_BITS)
     # A bin without an entry has one answer, and no word in it can tie with an entry.
-    guide = np.where(inside == 0, np.cumsum(inside), -1).astype(np.int16)
+    width = np.int16 if len(cdf) < 1 << 15 else np.int32
+    guide = np.where(inside == 0, np.cumsum(inside), -1).astype(width)
     return _Table(high, low, guide)
 
 

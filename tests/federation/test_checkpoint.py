@@ -126,10 +126,10 @@ def kill_after_debit(_):
 def kill_while_asking(at_round):
     really_release = LatticeGaussian.release
 
-    def release(self, total, codec, index):
+    def release(self, total, codec, index, n_clients):
         if index == at_round:
             die()
-        return really_release(self, total, codec, index)
+        return really_release(self, total, codec, index, n_clients)
 
     LatticeGaussian.release = release
 
