@@ -5,15 +5,24 @@ from typing import TYPE_CHECKING
 from skfedcal._lazy import attach
 
 if TYPE_CHECKING:
-    from skfedcal.algorithms._base import BlockSpec, FederatedAlgorithm, Sums
+    from skfedcal.algorithms._base import (
+        BlockSpec,
+        CellRows,
+        FederatedAlgorithm,
+        NoiseLaw,
+        Sums,
+    )
     from skfedcal.algorithms._bias_newton import BiasTemperatureNewton
     from skfedcal.algorithms._bias_private import BiasTemperaturePosterior
     from skfedcal.algorithms._binning import ClassHistograms
+    from skfedcal.algorithms._class_residuals import ClassResiduals
     from skfedcal.algorithms._families import MatrixMap, OrderPreservingMap, VectorMap
     from skfedcal.algorithms._local_average import LocalAverage
     from skfedcal.algorithms._mlp import MLPAveraging
+    from skfedcal.algorithms._one_vs_rest import OneVsRestCounts
     from skfedcal.algorithms._pooled import PooledFit
     from skfedcal.algorithms._residual import BiasTemperatureResidual
+    from skfedcal.algorithms._score_counts import ScoreCounts
     from skfedcal.algorithms._temperature import TemperatureNewton
     from skfedcal.algorithms._temperature_average import (
         TemperatureAverage,
@@ -27,13 +36,18 @@ __all__ = [
     "BiasTemperaturePosterior",
     "BiasTemperatureResidual",
     "BlockSpec",
+    "CellRows",
     "ClassHistograms",
+    "ClassResiduals",
     "FederatedAlgorithm",
     "LocalAverage",
     "MLPAveraging",
     "MatrixMap",
+    "NoiseLaw",
+    "OneVsRestCounts",
     "OrderPreservingMap",
     "PooledFit",
+    "ScoreCounts",
     "Sums",
     "TemperatureAverage",
     "TemperatureGrid",
@@ -46,15 +60,18 @@ __all__ = [
 __getattr__, __dir__, _names = attach(
     __name__,
     {
-        "_base": ["BlockSpec", "FederatedAlgorithm", "Sums"],
+        "_base": ["BlockSpec", "CellRows", "FederatedAlgorithm", "NoiseLaw", "Sums"],
         "_bias_newton": ["BiasTemperatureNewton"],
         "_bias_private": ["BiasTemperaturePosterior"],
         "_binning": ["ClassHistograms"],
+        "_class_residuals": ["ClassResiduals"],
         "_families": ["MatrixMap", "OrderPreservingMap", "VectorMap"],
         "_local_average": ["LocalAverage"],
         "_mlp": ["MLPAveraging"],
+        "_one_vs_rest": ["OneVsRestCounts"],
         "_pooled": ["PooledFit"],
         "_residual": ["BiasTemperatureResidual"],
+        "_score_counts": ["ScoreCounts"],
         "_temperature": ["TemperatureNewton"],
         "_temperature_average": ["TemperatureAverage", "local_temperatures"],
         "_temperature_grid": ["TemperatureGrid"],

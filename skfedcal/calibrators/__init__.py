@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from skfedcal.calibrators._mlp import FedMLPCalibrator
     from skfedcal.calibrators._order_preserving import FedOPVectorCalibrator
     from skfedcal.calibrators._persist import load
+    from skfedcal.calibrators._score_histogram import FedHistogramCalibrator
     from skfedcal.calibrators._temperature import FedTempCalibrator
     from skfedcal.calibrators._vector import FedVectorCalibrator
 
@@ -22,6 +23,7 @@ __all__ = [
     "FedBBQCalibrator",
     "FedBiasTempCalibrator",
     "FedBinCalibrator",
+    "FedHistogramCalibrator",
     "FedMLPCalibrator",
     "FedMatrixCalibrator",
     "FedOPVectorCalibrator",
@@ -43,6 +45,7 @@ __getattr__, __dir__, _names = attach(
         "_mlp": ["FedMLPCalibrator"],
         "_order_preserving": ["FedOPVectorCalibrator"],
         "_persist": ["load"],
+        "_score_histogram": ["FedHistogramCalibrator"],
         "_temperature": ["FedTempCalibrator"],
         "_vector": ["FedVectorCalibrator"],
     },

@@ -81,6 +81,7 @@ def bbq_table(
     noise: tuple[float, float] = (0.0, 0.0),
     *,
     frequency: bool = False,
+    levels: Levels | None = None,
 ) -> tuple[BinTable, Array]:
     """Averaged table of one histogram of 2**M bins per class, and the shares.
 
@@ -93,6 +94,8 @@ def bbq_table(
     frequency : bool, default=False
         Plain frequencies, as the paper prints it: no prior, no regard to noise; an
         empty bin keeps the midpoints of the finest bins.
+    levels : Levels, default=None
+        Histograms to average; None has bins of equal width.
 
     Returns
     -------
@@ -102,7 +105,7 @@ def bbq_table(
     shares : ndarray of shape (n_classes, M)
         Share of each level: its score over the sum of the scores.
     """
-    levels = Levels.of(positive.shape[1])
+    levels = Levels.of(positive.shape[1]) if levels is None else levels
     own, other = levels.merge(positive), levels.merge(negative)
     # A merged count has the noise of all that it is made of.
     merged = np.sqrt(positive.shape[1] / levels.size)
@@ -164,7 +167,8 @@ def _mixture(
     share = np.repeat(shares, levels.sizes, axis=1)
 
     def at_midpoints(constant: Array, slope: Array) -> Array:
-        total = levels.sum_levels(share * slope) * midpoints(levels.sizes[-1])
+        finest = levels.middle[-levels.sizes[-1] :]
+        total = levels.sum_levels(share * slope) * finest
         return levels.sum_levels(share * constant) + total
 
     values = at_midpoints(fixed, kept)

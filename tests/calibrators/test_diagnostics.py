@@ -11,6 +11,7 @@ from skfedcal import (
     client_temperatures,
     make_federation,
 )
+from skfedcal.algorithms import CellRows
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.data._validate import make_dataset
 from skfedcal.federation import InProcess, respond
@@ -103,8 +104,12 @@ class Weighing:
         sizes = set()
         for i in cohort:
             client = self.clients.slice(i, i + 1)
+            values = request.algorithm.query(request.broadcast, client)
             answer = request.codec.encode(
-                request.algorithm.query(request.broadcast, client)
+                {
+                    name: v.dense() if isinstance(v, CellRows) else v
+                    for name, v in values.items()
+                }
             )
             sizes.add(
                 sum(len(self._write(request.codec, k, v)) for k, v in answer.items())

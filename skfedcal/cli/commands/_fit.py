@@ -59,7 +59,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     method = parser.add_argument_group("method")
     method.add_argument(
-        "--method", choices=METHODS, default="temp", help="default: temp"
+        "--method",
+        choices=METHODS,
+        default="temp",
+        metavar="NAME",
+        help=f"{', '.join(METHODS)} (default: temp)",
     )
     method.add_argument(
         "--solver",

@@ -1,0 +1,192 @@
+"""Joint counts of labels and score buckets, on one or more levels of a dyadic tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    CellRows,
+    Rows,
+    Sums,
+)
+from skfedcal.algorithms._own_rows import kept_rows, packed, row_weights
+from skfedcal.data._dataset import FederatedDataset
+
+# Columns of `CountState.laws`.
+LAW_FIELDS = ("kind", "variance", "p", "q", "n_reports", "domain")
+# Codes of the first column; those of randomised reports say how bits depend.
+LAW_KINDS = ("exact", "additive", "unary", "grr", "subset")
+
+
+@dataclass(frozen=True, slots=True)
+class CountState:
+    """Sums so far: totals of all levels behind each other, and the law of their noise.
+
+    `laws` has one row per level and the columns `LAW_FIELDS`.
+    """
+
+    totals: Array
+    laws: Array
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCounts:
+    """Count the rows of each table by score bucket.
+
+    A row of the data is a position in [0, 1] (a score under a public monotone map) and
+    a label, 0 or 1; it falls into one cell per level, so that a client with one row has
+    L1 norm 1 on each level.
+
+    Parameters
+    ----------
+    levels : tuple of int
+        Increasing depths: level ``b`` has ``2**b`` equal buckets, the last one closed.
+    max_examples : int, default=None
+        Rows of a client that count; chosen by a hash of their number at the client.
+    clip : float, default=None
+        Bound on what a client sends on one level; None for exact sums.
+    norm : {'l1', 'l2'}, default='l1'
+        Norm of the bound.
+    weighting : {'example', 'client'}, default='example'
+        Every row counts 1, or the rows of a client add up to 1.
+    by_round : bool, default=False
+        Ask for one level in each round, for cohorts that are asked once.
+    salt : int, default=0
+        Public number in the choice of rows.
+    n_rounds : int, default=1
+        Rounds; sums add up.
+    """
+
+    levels: tuple[int, ...]
+    max_examples: int | None = None
+    clip: float | None = None
+    norm: Literal["l1", "l2"] = "l1"
+    weighting: Literal["example", "client"] = "example"
+    by_round: bool = False
+    salt: int = 0
+    n_rounds: int = 1
+
+    # Rows of the table: negatives and positives.
+    n_tables = 2
+
+    def init(self, n_classes: int) -> CountState:
+        n_cells = self.n_tables * sum(2**bits for bits in self.levels)
+        return CountState(
+            np.zeros(n_cells), np.zeros((len(self.levels), len(LAW_FIELDS)))
+        )
+
+    def broadcast(self, state: CountState) -> Arrays:
+        return {"round": np.asarray(state.rounds)}
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        return {
+            f"level_{bits}": BlockSpec(
+                (self.n_tables, 2**bits),
+                kind="count" if self.weighting == "example" else "real",
+                clip=self.clip,
+                norm=self.norm,
+            )
+            for bits in self._asked(int(broadcast["round"]))
+        }
+
+    def n_values(self, n_classes: int) -> int:
+        """Give the most numbers of a round."""
+        sizes = [self.n_tables * 2**bits for bits in self.levels]
+        return max(sizes) if self.by_round else sum(sizes)
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:
+        owner, cell, weight = self.entries(clients)
+        height, n_rows = self.levels[-1], len(clients)
+        out: dict[str, Array | CellRows] = {}
+        for bits in self._asked(int(broadcast["round"])):
+            shape = (self.n_tables, 2**bits)
+            node = cell >> (height - bits)
+            if weight is None:
+                out[f"level_{bits}"] = CellRows(owner, node, n_rows, shape)
+                continue
+            size = self.n_tables * 2**bits
+            sums = np.bincount(owner * size + node, weight, minlength=n_rows * size)
+            out[f"level_{bits}"] = sums.reshape(n_rows, *shape)
+        return out
+
+    def entries(self, clients: FederatedDataset) -> tuple[Array, Array, Array | None]:
+        """Client, leaf cell and weight (None: 1) of every row that counts."""
+        rows, labels, owner = packed(clients)
+        position = rows[:, 0]
+        sizes = clients.sizes
+        if self.max_examples is not None:
+            kept = kept_rows(clients, self.max_examples, self.salt)
+            position, labels, owner = position[kept], labels[kept], owner[kept]
+            sizes = np.minimum(sizes, self.max_examples)
+        weight = row_weights(sizes) if self.weighting == "client" else None
+        bucket = bucket_index(position, self.levels[-1])
+        return owner, labels * np.int64(2 ** self.levels[-1]) + bucket, weight
+
+    def update(self, state: CountState, total: Sums, n_clients: int) -> CountState:
+        totals, laws = state.totals.copy(), state.laws.copy()
+        starts = np.cumsum([0, *(self.n_tables * 2**b for b in self.levels)])
+        for bits in self._asked(state.rounds):
+            name, i = f"level_{bits}", self.levels.index(bits)
+            law, scale = law_row(total, name, n_clients)
+            totals[starts[i] : starts[i + 1]] += total[name].reshape(-1) * scale
+            laws[i] = added_laws(laws[i], law)
+        return replace(state, totals=totals, laws=laws, rounds=state.rounds + 1)
+
+    def done(self, state: CountState) -> bool:
+        return False
+
+    def _asked(self, round_index: int) -> tuple[int, ...]:
+        if not self.by_round:
+            return self.levels
+        return (self.levels[round_index % len(self.levels)],)
+
+
+def bucket_index(position: Array, height: int) -> Array:
+    """Number of the bucket of each position; scaling by a power of 2 is exact."""
+    size = 2**height
+    index = (position * position.dtype.type(size)).astype(np.int64)
+    return np.clip(index, 0, size - 1, out=index)
+
+
+def law_row(total: Sums, name: str, n_units: int) -> tuple[Array, float]:
+    """Law of the noise of one block, and what takes its estimates to its reports.
+
+    Estimates from some of the clients come scaled up to all of them; what is kept is
+    the sum over those that reported, which adds up over rounds.
+    """
+    law = total.laws.get(name)
+    if law is None or law.domain == 0:
+        noise = total.noise.get(name, 0.0)
+        variance = noise**2 if law is None else law.variance
+        kind = LAW_KINDS.index("additive" if variance else "exact")
+        return np.array([kind, variance, 0.0, 0.0, n_units, 0.0]), 1.0
+    kind = LAW_KINDS.index(_KIND_OF[law.kind])
+    row = np.array([kind, law.variance, law.p, law.q, law.n_reports, law.domain])
+    return row, law.n_reports / law.n_units if law.n_units else 1.0
+
+
+# Oracles by what the joint law of a report is: bits that are independent given the
+# value, one value, or a set of fixed size.
+_KIND_OF = {
+    "oue": "unary",
+    "olh": "unary",
+    "grr": "grr",
+    "rr": "grr",
+    "subset": "subset",
+}
+
+
+def added_laws(first: Array, second: Array) -> Array:
+    """Law of the sum of two independent releases of one kind."""
+    out = second.copy()
+    for name in ("variance", "n_reports"):
+        i = LAW_FIELDS.index(name)
+        out[i] = first[i] + second[i]
+    return out

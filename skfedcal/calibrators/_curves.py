@@ -1,0 +1,341 @@
+"""Calibration curves from (noisy) counts of scores: the server's part.
+
+A curve maps log-odds to calibrated log-odds. Counts have shape (2, n_leaves), negatives
+and positives, and may be negative: they are unbiased, and sums of them are as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal.evaluation._noise import NoiseModel
+
+Array = NDArray[Any]
+Kind = Literal["steps", "line", "platt", "beta"]
+
+# Buckets of an isotonic fit to noisy counts: many enough for the shape of a curve.
+NOISY_BUCKETS = 64
+
+# Share of the examples at either end whose log-odds are taken to be equal under noise:
+# empty leaves there would add noise times large log-odds.
+_TAIL = 0.002
+
+# Pseudo-rows of the prior of all bins, as for FedBinCalibrator.
+_PRIOR_ROWS = 2.0
+
+_MAX_NEWTON = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """A calibration map of one score; monotone unless it has steps.
+
+    Parameters
+    ----------
+    kind : {'steps', 'line', 'platt', 'beta'}
+        Constant between points; straight between points, in probabilities; or a sigmoid
+        of two or three coefficients.
+    points : ndarray
+        Log-odds between steps; probabilities of the corners of a line; else empty.
+    values : ndarray
+        Probabilities of steps (one more than points) or of corners; or coefficients:
+        ``(a, b)`` of ``a z + b``, ``(a, b, c)`` of ``a log p - b log(1 - p) + c``.
+    """
+
+    kind: Kind
+    points: Array
+    values: Array
+
+    def __call__(self, odds: Array) -> Array:
+        """Calibrated log-odds."""
+        if self.kind == "steps":
+            index = np.searchsorted(self.points, odds, side="right")
+            return to_odds(self.values)[index]
+        if self.kind == "line":
+            return to_odds(np.interp(expit(odds), self.points, self.values))
+        if self.kind == "platt":
+            return self.values[0] * odds + self.values[1]
+        # Not a product of matrices, whose rounding depends on the number of rows.
+        a, b, c = self.values
+        return c - a * np.logaddexp(0, -odds) + b * np.logaddexp(0, odds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaves:
+    """Counts of one score with all that a fit may know about them.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (2, n_leaves)
+        Negatives and positives; not clipped.
+    odds : ndarray of shape (n_leaves,)
+        Log-odds that stand for each leaf.
+    edges : ndarray of shape (n_leaves - 1,)
+        Log-odds between leaves.
+    noise : NoiseModel
+        Law of the noise in the counts.
+    """
+
+    counts: Array
+    odds: Array
+    edges: Array
+    noise: NoiseModel
+
+    @property
+    def noisy(self) -> bool:
+        return not self.noise.exact
+
+    def variance(self, functionals: Array) -> tuple[Array, Array]:
+        """Sampling and privacy variance of functionals of shape (..., 2, n_leaves)."""
+        flat = functionals.reshape(-1, *self.counts.shape)
+        if not len(flat):
+            return np.zeros(functionals.shape[:-2]), np.zeros(functionals.shape[:-2])
+        # A few at a time: all buckets of 4096 leaves would take 300 MB.
+        parts = [
+            self.noise.variances(self.counts, flat[i : i + 64])
+            for i in range(0, len(flat), 64)
+        ]
+        shape = functionals.shape[:-2]
+        sampling, privacy = zip(*parts, strict=True)
+        return (
+            np.concatenate(sampling).reshape(shape),
+            np.concatenate(privacy).reshape(shape),
+        )
+
+    def bucket_noise(self, first: Array) -> Array:
+        """Deviation by noise of the number of examples in each bucket of leaves."""
+        if not self.noisy:
+            return np.zeros(len(first))
+        n_leaves = self.counts.shape[1]
+        which = np.repeat(np.arange(len(first)), np.diff(np.append(first, n_leaves)))
+        inside = (which == np.arange(len(first))[:, None]).astype(np.float64)
+        return np.sqrt(self.variance(np.repeat(inside[:, None], 2, axis=1))[1])
+
+    def inner_odds(self) -> Array:
+        """Log-odds of the leaves; under noise the ends are pulled in to where rows are.
+
+        Which leaves are ends is read from the released counts.
+        """
+        if not self.noisy:
+            return self.odds
+        total = np.maximum.accumulate(np.cumsum(self.counts.sum(axis=0)))
+        if total[-1] <= 0:
+            return self.odds
+        ends = np.searchsorted(total, np.array([_TAIL, 1 - _TAIL]) * total[-1])
+        low, high = self.odds[np.minimum(ends, len(self.odds) - 1)]
+        return np.clip(self.odds, low, high)
+
+
+def equal_mass(counts: Array, n_buckets: int) -> Array:
+    """First leaf of each bucket, with about the same number of examples in each.
+
+    There may be fewer buckets where many examples share a leaf.
+    """
+    total = np.maximum.accumulate(np.cumsum(counts.sum(axis=0)))
+    if total[-1] <= 0:
+        return np.unique(np.arange(n_buckets) * counts.shape[1] // n_buckets)
+    targets = np.arange(1, n_buckets) / n_buckets * total[-1]
+    before = np.concatenate([[0.0], total])
+    after = np.searchsorted(before, targets)
+    # The nearer of the two edges around the target.
+    closer = targets - before[after - 1] < before[after] - targets
+    edges = after - closer
+    return np.unique(np.concatenate([[0], edges[edges < counts.shape[1]]]))
+
+
+def fit_bins(leaves: Leaves, n_bins: int) -> Curve:
+    """Frequency of positives in buckets of equal mass."""
+    first = equal_mass(leaves.counts, n_bins)
+    counts = np.maximum(np.add.reduceat(leaves.counts, first, axis=1), 0.0)
+    rows = counts.sum(axis=0)
+    middle = _means(expit(leaves.odds), leaves.counts.sum(axis=0), first)
+    weight = _PRIOR_ROWS / len(first) + leaves.bucket_noise(first)
+    values = (counts[1] + weight * middle) / (rows + weight)
+    return Curve("steps", leaves.edges[first[1:] - 1], values)
+
+
+def fit_bbq(leaves: Leaves) -> Curve:
+    """Average of histograms of 2, 4, ... bins of leaves; see FedBBQCalibrator."""
+    from skfedcal.calibrators._bbq_table import Levels, bbq_table
+
+    negative, positive = leaves.counts[:, None]
+    n_leaves = positive.shape[1]
+    sizes = Levels.of(n_leaves).sizes
+    rows = np.maximum(leaves.counts.sum(axis=0), 0.0)
+    chance = expit(leaves.odds)
+    middle = [
+        _means(chance, rows, np.arange(0, n_leaves, n_leaves // s)) for s in sizes
+    ]
+    levels = Levels(sizes, np.concatenate(middle), np.repeat(sizes, sizes))
+    noise = (0.0, 0.0)
+    if leaves.noisy:
+        one = np.zeros((2, 2, n_leaves))
+        one[[0, 1], [1, 0], n_leaves // 2] = 1.0
+        noise = tuple(np.sqrt(leaves.variance(one)[1]))
+    table, _ = bbq_table(positive, negative, noise, levels=levels)
+    return Curve("steps", leaves.edges, table.values[0])
+
+
+def fit_isotonic(leaves: Leaves) -> Curve:
+    """Monotone least squares fit to frequencies, straight between leaves or buckets."""
+    from sklearn.isotonic import isotonic_regression
+
+    n_leaves = leaves.counts.shape[1]
+    first = np.arange(n_leaves)
+    if leaves.noisy:
+        first = equal_mass(leaves.counts, NOISY_BUCKETS)
+    counts = np.maximum(np.add.reduceat(leaves.counts, first, axis=1), 0.0)
+    rows = counts.sum(axis=0)
+    used = rows > 0
+    if not used.any():
+        return Curve("line", np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+    middle = _means(expit(leaves.odds), leaves.counts.sum(axis=0), first)[used]
+    rows, positive = rows[used], counts[1][used]
+    fitted = isotonic_regression(positive / rows, sample_weight=rows)
+    low, high = _margins(leaves, first[used], rows, fitted)
+    values = np.clip(fitted, low, 1 - high)
+    corners = np.ones(len(values), dtype=bool)
+    corners[1:-1] = (values[1:-1] != values[:-2]) | (values[1:-1] != values[2:])
+    return Curve("line", middle[corners], values[corners])
+
+
+def _margins(
+    leaves: Leaves, first: Array, rows: Array, fitted: Array
+) -> tuple[float, float]:
+    """How far from certain the lowest and the highest value stay.
+
+    Half an example: the log loss of a later one stays finite. Under noise, also one
+    standard deviation of the noise in the frequency of the step.
+    """
+    out = []
+    for step in (fitted == fitted[0], fitted == fitted[-1]):
+        margin = 0.5 / (rows.sum() + 1)
+        if leaves.noisy:
+            ends = np.flatnonzero(step)
+            last = first[ends[-1] + 1] if ends[-1] + 1 < len(first) else None
+            inside = np.zeros((1, *leaves.counts.shape))
+            inside[..., slice(first[ends[0]], last)] = 1.0
+            noise = np.sqrt(leaves.variance(inside)[1][0])
+            margin = max(margin, min(noise / rows[step].sum(), 0.25))
+        out.append(margin)
+    return out[0], out[1]
+
+
+def fit_sigmoid(leaves: Leaves, kind: Literal["platt", "beta"]) -> Curve:
+    """Logistic fit on features of the log-odds, with slopes that are not negative."""
+    odds = leaves.inner_odds()
+    rows = features(odds, kind)
+    clipped = np.maximum(leaves.counts, 0.0)
+    start = np.zeros(rows.shape[1])
+    start[:-1] = 1.0
+    free = np.ones(len(start), dtype=bool)
+    while True:
+        start[~free] = 0.0
+        found = _newton(rows, smoothed(clipped), start, free)
+        falling = free & (found < 0)
+        falling[-1] = False
+        if not falling.any():
+            break
+        free &= ~falling
+    if leaves.noisy:
+        found = _unclipped(rows, leaves.counts, found, free)
+    return Curve(kind, np.empty(0), found)
+
+
+def smoothed(counts: Array) -> Array:
+    """Labels a little short of certain, as Platt does: sums of both are kept finite."""
+    negative, positive = counts.sum(axis=1)
+    hit, miss = (positive + 1) / (positive + 2), 1 / (negative + 2)
+    moved = counts[1] * hit + counts[0] * miss
+    return np.stack([counts.sum(axis=0) - moved, moved])
+
+
+def features(odds: Array, kind: str) -> Array:
+    """Columns that a sigmoid is linear in, the constant last."""
+    if kind == "platt":
+        return np.stack([odds, np.ones_like(odds)], axis=-1)
+    # log p and -log(1 - p), from the log-odds.
+    columns = -np.logaddexp(0, -odds), np.logaddexp(0, odds), np.ones_like(odds)
+    return np.stack(columns, axis=-1)
+
+
+def expit(odds: Array) -> Array:
+    """Probability of log-odds."""
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-odds))
+
+
+def to_odds(values: Array) -> Array:
+    """Log-odds of probabilities, strictly inside (0, 1)."""
+    limits = np.finfo(np.float64)
+    inside = np.clip(values, limits.tiny, 1 - limits.epsneg)
+    return np.log(inside) - np.log1p(-inside)
+
+
+def _newton(rows: Array, counts: Array, start: Array, free: Array) -> Array:
+    """Least log loss over the free coefficients; counts are not negative."""
+    used = counts.sum(axis=0) > 0
+    rows, counts = rows[used], counts[:, used]
+    total = counts.sum(axis=0)
+
+    def loss(weights: Array) -> float:
+        z = rows @ weights
+        return float(np.logaddexp(0, z) @ total - z @ counts[1])
+
+    found, value = start.copy(), loss(start)
+    for _ in range(_MAX_NEWTON):
+        step = _step(rows, counts, found, free)
+        scale = 1.0
+        while loss(found + scale * step) > value + 1e-12 and scale > 1e-8:
+            scale /= 2
+        found = found + scale * step
+        value = loss(found)
+        if np.abs(scale * step).max() < 1e-10 * (1 + np.abs(found).max()):
+            break
+    return found
+
+
+def _step(rows: Array, counts: Array, at: Array, free: Array) -> Array:
+    """Newton step, with a ridge where two coefficients cannot be told apart."""
+    chance = expit(rows @ at)
+    total = counts.sum(axis=0)
+    slope = rows[:, free].T @ (counts[1] - total * chance)
+    bend = (rows[:, free] * (total * chance * (1 - chance))[:, None]).T @ rows[:, free]
+    bend = bend + (1e-10 * np.trace(bend) + 1e-12) * np.eye(len(bend))
+    step = np.zeros(len(at))
+    step[free] = np.linalg.solve(bend, slope)
+    return step
+
+
+def _unclipped(rows: Array, counts: Array, start: Array, free: Array) -> Array:
+    """Root of the score equation with unbiased counts, near the fit to clipped ones.
+
+    Clipping makes the many leaves with few rows look as if they had both labels. The
+    equation is linear in the counts, so that its noise averages out; where it is too
+    strong for a root nearby, the fit to clipped counts is kept.
+    """
+    found = start
+    for _ in range(_MAX_NEWTON):
+        try:
+            step = _step(rows, counts, found, free)
+        except np.linalg.LinAlgError:
+            return start
+        found = found + step
+        far = np.abs(found - start).max() > 2 + np.abs(start).max()
+        if far or not np.isfinite(found).all():
+            return start
+        if np.abs(step).max() < 1e-9:
+            return start if (found[:-1] < 0).any() else found
+    return start
+
+
+def _means(values: Array, rows: Array, first: Array) -> Array:
+    """Mean of leaf values over buckets, by rows where there are any."""
+    weight = np.maximum(rows, 0.0)
+    sums = np.add.reduceat(np.stack([weight * values, weight]), first, axis=1)
+    plain = np.add.reduceat(values, first) / np.diff(np.append(first, len(values)))
+    return np.divide(sums[0], sums[1], out=plain, where=sums[1] > 0)

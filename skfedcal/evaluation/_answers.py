@@ -1,0 +1,75 @@
+"""What all answers share: counts, the law of their noise, and the delta method."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal.evaluation._estimate import Estimate, make_estimate
+from skfedcal.evaluation._grid import ScoreGrid
+from skfedcal.evaluation._noise import NoiseModel
+
+Array = NDArray[Any]
+
+# A bucket is shown if its count is so many standard deviations of its noise.
+VISIBLE = 3.0
+
+
+class Answers:
+    """Base of the groups of answers of a histogram."""
+
+    grid: ScoreGrid
+    noise_: NoiseModel
+    counts_: Array
+
+    @property
+    def _sums(self) -> tuple[float, float]:
+        """Negatives and positives."""
+        negatives, positives = self.counts_.sum(axis=1)
+        return float(negatives), float(positives)
+
+    def _estimate(
+        self,
+        value: float,
+        gradient: Array,
+        ci: float,
+        *,
+        bounds: tuple[float, float] | None = (0.0, 1.0),
+        discretisation: float = 0.0,
+    ) -> Estimate:
+        """Estimate whose variance is that of its gradient in the counts."""
+        sampling, privacy = self.noise_.variances(self.counts_, gradient)
+        return make_estimate(
+            value,
+            float(sampling),
+            float(privacy),
+            ci=ci,
+            bounds=bounds,
+            discretisation=discretisation,
+        )
+
+    def _seen(self) -> Array:
+        """Counts for bounds: what noise made negative is taken for 0."""
+        return np.maximum(self.counts_, 0.0)
+
+
+def undefined(metric: str, why: str, result: str) -> None:
+    """Warn as scikit-learn does."""
+    from sklearn.exceptions import UndefinedMetricWarning
+
+    warnings.warn(
+        f"{metric} is ill-defined and is set to {result}: {why}.",
+        UndefinedMetricWarning,
+        stacklevel=4,
+    )
+
+
+def check_bins(n_bins: int, strategy: str = "uniform") -> None:
+    """Raise for a number or a kind of bins that cannot be."""
+    if not isinstance(n_bins, (int, np.integer)) or n_bins < 1:
+        raise ValueError(f"n_bins={n_bins!r}: pass a whole number from 1 on.")
+    if strategy not in ("uniform", "quantile"):
+        raise ValueError(f"strategy={strategy!r}: pass 'uniform' or 'quantile'.")

@@ -1,0 +1,172 @@
+"""Run one algorithm through the door: budget, ledger, runner and seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skfedcal.data._dataset import FederatedDataset
+from skfedcal.federation._runner import FederatedRunner
+from skfedcal.privacy._client_models import LocalDP
+from skfedcal.privacy._entropy import Entropy
+from skfedcal.privacy._mixin import PrivacyMixin
+
+if TYPE_CHECKING:
+    from skfedcal.federation._run import RoundRecord
+    from skfedcal.privacy._ledger import PrivacyLedger
+    from skfedcal.privacy._models import PrivacyModel
+    from skfedcal.privacy._report import PrivacyReport
+
+
+class Statistic(PrivacyMixin):
+    """Settings of one collection, read as an estimator reads its own.
+
+    Parameters
+    ----------
+    privacy : PrivacyModel or None
+        None is `SecureAggregation`.
+    ledger : PrivacyLedger or None
+        Debited before noise is drawn.
+    runner : FederatedRunner or None
+        Who takes part, and on which engine.
+    random_state : int, RandomState instance or None
+        A seed makes private noise a simulation.
+    label : str
+        For the ledger.
+    """
+
+    eps = None
+    delta = None
+
+    def __init__(
+        self,
+        privacy: PrivacyModel | None,
+        ledger: PrivacyLedger | None,
+        runner: FederatedRunner | None,
+        random_state: Any,
+        label: str,
+    ) -> None:
+        self.privacy = privacy
+        self.ledger = ledger
+        self.runner = FederatedRunner() if runner is None else runner
+        self.random_state = random_state
+        self.label = label
+        if privacy is not None and not hasattr(privacy, "mechanism"):
+            raise TypeError(
+                f"privacy={privacy!r} is not a privacy model; pass None, "
+                "SecureAggregation(), CentralDP(eps=...) or another of "
+                "skfedcal.privacy."
+            )
+        if self.runner.n_rounds is not None:
+            raise ValueError(
+                f"FederatedRunner(n_rounds={self.runner.n_rounds!r}): a statistic is "
+                "collected once, and more rounds would count clients again. Leave "
+                "n_rounds out."
+            )
+        self.model = self._privacy_model()
+
+    @property
+    def private(self) -> bool:
+        return self.model.private
+
+    @property
+    def unit(self) -> str:
+        """What the model protects: 'client' or 'example'."""
+        return self.model.unit
+
+    @property
+    def local(self) -> bool:
+        """Whether clients randomise their own reports."""
+        return isinstance(self.model, LocalDP)
+
+    def limit(self, max_examples: int | None) -> int | None:
+        """Rows of a client that count; None is all of them."""
+        if max_examples is not None and (
+            not isinstance(max_examples, (int, np.integer)) or max_examples < 1
+        ):
+            raise ValueError(
+                f"max_examples_per_client={max_examples!r}: pass a whole number from "
+                "1 on, or None."
+            )
+        if self.local and max_examples not in (None, 1):
+            raise ValueError(
+                f"max_examples_per_client={max_examples}: under LocalDP each further "
+                "report of a client would spend eps again. Pass 1 or None."
+            )
+        if self.private and self.unit == "example":
+            if max_examples is not None:
+                raise ValueError(
+                    f"max_examples_per_client={max_examples}: {self.model!r} protects "
+                    "each example by itself, and needs no bound. Leave it out."
+                )
+            return None
+        if self.private and max_examples is None:
+            return 1
+        return None if max_examples is None else int(max_examples)
+
+    def _ledger_label(self) -> str:
+        return self.label
+
+    def entropy(self) -> Entropy:
+        """Source of everything random; warns where noise could be repeated."""
+        if not hasattr(self, "_source"):
+            self._source = self._entropy(self.model)
+        return self._source
+
+    def salt(self) -> int:
+        """Public number by which clients choose among their rows."""
+        return int(self.entropy().child(_SALT_STREAM).uint64(1)[0] >> np.uint64(1))
+
+    def run(
+        self, algorithm: Any, clients: FederatedDataset, *, n_parts: int = 1
+    ) -> Collected:
+        """Ask the clients and return the state of the server.
+
+        `n_parts` above 1 deals the clients at random into so many cohorts, each of
+        which is asked in one round.
+        """
+        runner = self.runner
+        if runner.backend is not None and not isinstance(runner.backend, str):
+            # What clients answer with is made of scores in this process; an engine
+            # holds other rows.
+            raise ValueError(
+                f"backend={runner.backend!r}: evaluation runs on clients in this "
+                "process; pass backend=None, 'threads' or 'loky'."
+            )
+        if n_parts > 1 and (runner.cohort != "full" or runner.cohort_size is not None):
+            raise ValueError(
+                "LocalDP deals the clients over the levels of the histogram by itself; "
+                "leave cohort and cohort_size of the runner out."
+            )
+        if n_parts > 1:
+            size = ceil(len(clients) / n_parts)
+            if ceil(len(clients) / size) != n_parts:
+                raise ValueError(
+                    f"{len(clients)} clients cannot be dealt over {n_parts} levels; "
+                    "pass a smaller height."
+                )
+            runner = replace(runner, cohort="permuted", cohort_size=size)
+        schedule = runner.schedule(algorithm, len(clients))
+        algorithm = replace(algorithm, n_rounds=schedule.n_rounds)
+        plan = runner.release_plan(algorithm, clients, self.model.unit)
+        entropy = self.entropy()
+        mechanism = self._build_mechanism(self.model, plan, entropy)
+        state, history = runner.run(algorithm, clients, mechanism, entropy)
+        return Collected(state, history, mechanism.report(), len(clients))
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What came out of one run."""
+
+    state: Any
+    history: list[RoundRecord]
+    report: PrivacyReport
+    n_clients: int
+
+
+# Noise, cohorts and their key have streams 0 to 2.
+_SALT_STREAM = 3

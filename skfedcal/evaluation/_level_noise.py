@@ -1,0 +1,107 @@
+"""Noise that a privacy model will give to a hierarchy of counts, before any fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal.evaluation._bounds import auto_levels, discrete_laplace_variance
+from skfedcal.evaluation._noise import LevelLaw, NoiseModel
+from skfedcal.privacy._client_models import DistributedDP, LocalDP, SourceDP
+from skfedcal.privacy._models import CentralDP, SecureAggregation
+from skfedcal.privacy._oracles import Oracle, choose_oracle
+
+Array = NDArray[Any]
+
+# Reports per level that the variance of one is computed with; any number will do.
+_REPORTS = 1 << 20
+
+_LOCAL_KINDS = {"oue": "unary", "olh": "unary", "rr": "grr"}
+
+
+@dataclass(frozen=True, slots=True)
+class LevelNoise:
+    """Noise of the counts of some levels.
+
+    Parameters
+    ----------
+    model : NoiseModel
+        Laws of the levels, of as many reports as is convenient for local noise.
+    """
+
+    model: NoiseModel
+
+    @property
+    def height(self) -> int:
+        return self.model.bits[-1]
+
+    def unit_std(self, weights: Array, cells: Array) -> Array:
+        """Standard deviation that noise adds to ``sum(weights * shares)``.
+
+        For one example; `scale` has the change with their number. Weights have shape
+        (..., 2, 2**height); shares are `cells` on average.
+        """
+        n = self.model.n_reports if self.model.local else 1
+        variance = self.model.variances(cells * n, weights)[1]
+        return np.sqrt(variance / n)
+
+    def scale(self, n_examples: float) -> float:
+        """Give the change with the number of examples."""
+        return 1 / sqrt(n_examples) if self.model.local else 1 / n_examples
+
+
+def level_noise(
+    privacy: Any,
+    levels: tuple[int, ...],
+    *,
+    max_examples: int = 1,
+    n_sources: int | None = None,
+) -> LevelNoise:
+    """Noise of the counts of these levels under a privacy model."""
+    if privacy is None or isinstance(privacy, SecureAggregation):
+        return LevelNoise(NoiseModel(tuple(LevelLaw(bits) for bits in levels)))
+    if not isinstance(privacy, CentralDP | DistributedDP | LocalDP | SourceDP):
+        raise ValueError(f"privacy={privacy!r} is no model that can be planned with.")
+    privacy.validate()
+    if isinstance(privacy, LocalDP):
+        local = (_local_law(privacy.eps, privacy.oracle, bits) for bits in levels)
+        return LevelNoise(NoiseModel(tuple(local)))
+    # Counts with an L1 bound: Laplace noise under all other models.
+    twice = getattr(privacy, "adjacency", "") == "replace"
+    reach = max_examples * len(levels) * (2 if twice else 1)
+    variance = discrete_laplace_variance(float(privacy.eps) / reach)
+    if isinstance(privacy, SourceDP):
+        if n_sources is None:
+            raise ValueError("SourceDP adds noise at every source; pass n_sources.")
+        variance *= n_sources
+    laws = (LevelLaw(bits, "additive", variance) for bits in levels)
+    return LevelNoise(NoiseModel(tuple(laws)))
+
+
+def default_levels(privacy: Any, height: int | None) -> tuple[int, ...]:
+    """Levels by the rules of thumb that were measured.
+
+    Four bits a level, height 10; for local noise all binary levels, height 4 up to
+    ``eps=2``, 5 below 4, then 6.
+    """
+    if not isinstance(privacy, LocalDP):
+        return auto_levels(10 if height is None else height)
+    if height is None:
+        height = 4 if privacy.eps <= 2 else 5 if privacy.eps < 4 else 6
+    return auto_levels(height, bits=1)
+
+
+def _local_law(eps: float, oracle: str, bits: int) -> LevelLaw:
+    """Law of reports on one level; clients are divided equally over levels."""
+    domain = 2 * 2**bits
+    chosen: Any = (
+        choose_oracle(float(eps), domain)
+        if oracle == "auto"
+        else Oracle(oracle, float(eps), domain)  # type: ignore[arg-type]
+    )
+    kind: Any = _LOCAL_KINDS.get(chosen.kind, chosen.kind)
+    return LevelLaw(bits, kind, 0.0, chosen.p, chosen.q, _REPORTS, domain)

@@ -1,0 +1,188 @@
+"""One-vs-rest areas under the curve of several classes, with sparse reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import nan, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal.algorithms._binning import softmax64
+from skfedcal.algorithms._one_vs_rest import OneVsRestCounts
+from skfedcal.data._dataset import FederatedDataset
+from skfedcal.evaluation._answers import undefined
+from skfedcal.evaluation._collect import Statistic
+from skfedcal.evaluation._estimate import Estimate, make_estimate
+from skfedcal.evaluation._grid import ScoreGrid
+from skfedcal.evaluation._inputs import Clients, class_logits
+from skfedcal.evaluation._levels import release_levels, split_levels
+from skfedcal.evaluation._noise import NoiseModel
+from skfedcal.evaluation._ranking import auc_with_gradient
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class OneVsRest:
+    """Counts of (class, negative or positive, bucket) over all clients.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (2, n_classes, n_buckets)
+        Negatives that were reported, and positives.
+    noise : NoiseModel
+        Law of the noise of each level.
+    classes : ndarray of shape (n_classes,)
+        Labels.
+    ceiling : int
+        Highest bucket in which a negative that was not reported can lie.
+    """
+
+    counts: Array
+    noise: NoiseModel
+    classes: Array
+    ceiling: int
+
+    def macro_auc(self, ci: float) -> Estimate:
+        """Mean of the areas of all classes against the rest."""
+        parts = [self._class(k) for k in range(len(self.classes))]
+        if any(part is None for part in parts):
+            undefined("ROC AUC", "a class has no rows, or all of them", "nan")
+            return Estimate(nan, nan, nan, se_sampling=nan, se_privacy=nan)
+        values, slopes, tied = zip(*[p for p in parts if p is not None], strict=True)
+        both = [self._variances(slope) for slope in slopes]
+        # Rows enter several classes; the mean of the errors bounds that of the mean.
+        sampling = float(np.mean([sqrt(s) for s, _ in both])) ** 2
+        privacy = self._variances(np.mean(slopes, axis=0))[1]
+        return make_estimate(
+            float(np.mean(values)),
+            sampling,
+            privacy,
+            ci=ci,
+            discretisation=float(np.mean(tied)),
+        )
+
+    def per_class(self, ci: float) -> list[Estimate]:
+        """Area of each class against the rest."""
+        out = []
+        for k in range(len(self.classes)):
+            part = self._class(k)
+            if part is None:
+                undefined("ROC AUC", f"class {self.classes[k]!r} is not there", "nan")
+                out.append(Estimate(nan, nan, nan, se_sampling=nan, se_privacy=nan))
+                continue
+            value, slope, tied = part
+            both = self._variances(slope)
+            out.append(make_estimate(value, *both, ci=ci, discretisation=tied))
+        return out
+
+    def _class(self, k: int) -> tuple[float, Array, float] | None:
+        """Area of one class, its slope in all counts, and the bound for ties."""
+        negative, positive = self.counts[0, k].copy(), self.counts[1, k]
+        rows = float(self.counts[1].sum())
+        # Negatives that nobody reported count as lowest, which makes the area too
+        # large; how much at most is part of the bound.
+        hidden = rows - float(positive.sum()) - float(negative.sum())
+        negative[0] += hidden
+        n, p = float(negative.sum()), float(positive.sum())
+        if min(n, p) <= 0:
+            return None
+        value, (down, up) = auc_with_gradient(np.stack([negative, positive]))
+        slope = np.zeros_like(self.counts)
+        slope[0, k] = down - down[0]
+        slope[1] = down[0]  # a row of any other class is one more negative
+        slope[1, k] = up
+        seen = np.maximum(negative, 0) * np.maximum(positive, 0)
+        tied = min(float(seen.sum()) / (2 * n * p), 0.5)
+        below = max(float(positive[: self.ceiling + 1].sum()), 0.0)
+        return value, slope, min(tied + max(hidden, 0.0) / n * below / p, 1.0)
+
+    def _variances(self, slope: Array) -> tuple[float, float]:
+        tables = (-1, self.counts.shape[-1])
+        sampling, privacy = self.noise.variances(
+            self.counts.reshape(tables), slope.reshape(tables)
+        )
+        return float(sampling), float(privacy)
+
+
+def fit_one_vs_rest(
+    clients: tuple[Any, Any], settings: dict[str, Any], n_others: int | None
+) -> OneVsRest:
+    """Count the scores of all classes; `settings` as of `ScoreHistogram.fit`."""
+    if settings.get("weighting", "example") != "example":
+        raise ValueError("multi_class='ovr' counts examples; leave weighting out.")
+    statistic = Statistic(
+        settings["privacy"],
+        settings.get("ledger"),
+        settings.get("runner"),
+        settings["random_state"],
+        "federated_roc_auc_score",
+    )
+    given = Clients(
+        *clients,
+        settings["client_ids"],
+        settings.get("classes"),
+        settings.get("input_type", "logits"),
+        statistic.private,
+    )
+    data, classes = class_logits(given)
+    depths = release_levels(
+        settings.get("height", "auto"), settings.get("levels", "auto"), statistic
+    )
+    return _collect(
+        statistic,
+        data,
+        classes,
+        ScoreGrid(depths[-1], settings.get("space", "both")),
+        depths,
+        settings.get("max_examples_per_client"),
+        n_others,
+    )
+
+
+def _collect(
+    statistic: Statistic,
+    data: FederatedDataset,
+    classes: Array,
+    grid: ScoreGrid,
+    depths: tuple[int, ...],
+    max_examples: int | None,
+    n_others: int | None,
+) -> OneVsRest:
+    """Count the rows of all classes.
+
+    `n_others` None is all other classes for exact sums and one under noise, which
+    grows with it.
+    """
+    if statistic.local:
+        raise ValueError(
+            "multi_class='ovr' counts a row for several classes, which would spend eps "
+            "under LocalDP several times; use DistributedDP or CentralDP."
+        )
+    n_classes = len(classes)
+    if n_others is None:
+        n_others = 1 if statistic.private else n_classes - 1
+    if not 1 <= n_others <= n_classes - 1:
+        raise ValueError(
+            f"n_others={n_others!r}: pass a whole number from 1 to {n_classes - 1}."
+        )
+    limit = statistic.limit(max_examples)
+    algorithm = OneVsRestCounts(
+        depths,
+        max_examples=limit,
+        clip=float((n_others + 1) * (limit or 1)) if statistic.private else None,
+        salt=0 if limit is None else statistic.salt(),
+        n_classes=n_classes,
+        n_others=n_others,
+    )
+    position = grid.position(softmax64(data.rows))
+    state = statistic.run(algorithm, replace(data, rows=position)).state
+    noise = NoiseModel.from_rows(depths, state.laws)
+    totals = split_levels(state.totals, depths, 2 * n_classes)
+    counts = noise.estimate(totals).reshape(2, n_classes, -1)
+    # A class that is not among the n_others most probable other ones has at most this.
+    highest = np.array([[1 / (n_others + 1)]])
+    ceiling = int(grid.position(highest)[0, 0] * counts.shape[-1])
+    return OneVsRest(counts, noise, classes, min(ceiling, counts.shape[-1] - 1))

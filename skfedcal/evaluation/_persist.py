@@ -1,0 +1,90 @@
+"""Histograms as JSON: readable, safe to load, exact to the last bit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skfedcal._version import __version__
+from skfedcal.evaluation._grid import ScoreGrid
+from skfedcal.evaluation._noise import LevelLaw, NoiseModel
+from skfedcal.privacy._report import PrivacyReport
+
+if TYPE_CHECKING:
+    from skfedcal.evaluation._histogram import ScoreHistogram
+
+_FORMAT = "skfedcal-histogram"
+_VERSION = 1
+
+
+def to_json(hist: ScoreHistogram) -> str:
+    """Write all fields of a histogram but its history."""
+    content = {
+        "format": _FORMAT,
+        "format_version": _VERSION,
+        "skfedcal": __version__,
+        "height": hist.grid.height,
+        "space": hist.grid.space,
+        "kind": hist.kind,
+        "classes": hist.classes,
+        "weighting": hist.weighting,
+        "n_clients": hist.n_clients_,
+        "levels": hist.noise_.to_list(),
+        "totals": [total.tolist() for total in hist.totals],
+        "privacy": {
+            name: "inf" if value == float("inf") else value
+            for name, value in asdict(hist.privacy_).items()
+        },
+    }
+    return json.dumps(content, allow_nan=False)
+
+
+def from_json(text: str) -> dict[str, Any]:
+    """Read the arguments of a histogram; raises ValueError for any other text."""
+    try:
+        content = json.loads(text)
+        if content["format"] != _FORMAT or content["format_version"] != _VERSION:
+            raise ValueError(
+                f"format {content['format']!r}, version {content['format_version']!r}"
+            )
+        return _arguments(content)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"Not a histogram of skfedcal: {error!r}.") from error
+
+
+def _arguments(content: dict[str, Any]) -> dict[str, Any]:
+    noise = NoiseModel(tuple(LevelLaw(**law) for law in content["levels"]))
+    totals = [np.array(total, dtype=np.float64) for total in content["totals"]]
+    shapes = [(2, 2**law.bits) for law in noise.levels]
+    if [total.shape for total in totals] != shapes:
+        raise ValueError("counts do not have the shape of their levels")
+    if not noise.levels or noise.bits[-1] != content["height"]:
+        raise ValueError("levels do not end with the height")
+    if not all(np.isfinite(total).all() for total in totals):
+        raise ValueError("counts are not finite")
+    return {
+        "totals": totals,
+        "noise": noise,
+        "grid": ScoreGrid(content["height"], content["space"]),
+        "kind": content["kind"],
+        "classes": content["classes"],
+        "weighting": content["weighting"],
+        "n_clients": content["n_clients"],
+        "privacy": _report(content["privacy"]),
+    }
+
+
+def _report(values: dict[str, Any]) -> PrivacyReport:
+    known = {field.name for field in fields(PrivacyReport)}
+    if not set(values) <= known:
+        raise ValueError(f"unknown fields {sorted(set(values) - known)} of the report")
+    plain: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+    }
+    if plain.get("eps") == "inf":
+        plain["eps"] = float("inf")
+    return PrivacyReport(**plain)

@@ -1,0 +1,21 @@
+"""Pictures of federated evaluation; matplotlib is imported when one is drawn."""
+
+from typing import TYPE_CHECKING
+
+from skfedcal._lazy import attach
+
+if TYPE_CHECKING:
+    from skfedcal.plotting._precision_recall import FedPrecisionRecallDisplay
+    from skfedcal.plotting._reliability import FedReliabilityDisplay
+    from skfedcal.plotting._roc import FedRocDisplay
+
+__all__ = ["FedPrecisionRecallDisplay", "FedReliabilityDisplay", "FedRocDisplay"]
+
+__getattr__, __dir__, _names = attach(
+    __name__,
+    {
+        "_precision_recall": ["FedPrecisionRecallDisplay"],
+        "_reliability": ["FedReliabilityDisplay"],
+        "_roc": ["FedRocDisplay"],
+    },
+)

@@ -1,0 +1,89 @@
+"""Confidence bands of curves from the variances of a histogram."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal.evaluation._histogram import ScoreHistogram
+
+Array = NDArray[Any]
+
+# Points of a curve whose errors are computed; those between are interpolated.
+_POINTS = 257
+
+
+class Coordinate(NamedTuple):
+    """One coordinate of a curve at all edges of buckets, from the top down.
+
+    Attributes
+    ----------
+    value : ndarray of shape (n_buckets + 1,)
+        Points of the curve.
+    slope : ndarray of shape (n_buckets + 1, 2, 2)
+        Slope of the value in the counts of (negatives, positives) that lie (at or
+        above, below) the edge.
+    """
+
+    value: Array
+    slope: Array
+
+
+def quantile(ci: float) -> float:
+    """Half width, in standard errors, of an interval of level `ci`."""
+    from scipy.special import ndtri
+
+    if not 0 < ci < 1:
+        raise ValueError(f"ci={ci!r} is not a level of confidence; pass 0 < ci < 1.")
+    return float(ndtri((1 + ci) / 2))
+
+
+def rate(value: Array, total: float, row: int) -> Coordinate:
+    """Part of the negatives (row 0) or positives (row 1) at or above each edge."""
+    slope = np.zeros((len(value), 2, 2))
+    slope[:, row] = np.stack([1 - value, -value], axis=1) / max(total, 1.0)
+    return Coordinate(value, slope)
+
+
+def precision(value: Array, predicted: Array) -> Coordinate:
+    """Part of the rows at or above each edge that are positive."""
+    slope = np.zeros((len(value), 2, 2))
+    slope[:, :, 0] = np.stack([-value, 1 - value], axis=1)
+    return Coordinate(value, slope / np.maximum(predicted, 1.0)[:, None, None])
+
+
+def half_widths(hist: ScoreHistogram, x: Coordinate, y: Coordinate, z: float) -> Array:
+    """Half width, at every edge, of the interval of `y` where the curve is at `x`.
+
+    Both coordinates of a point have errors. To first order the curve at the same place
+    is off by ``dy - slope * dx``, whose variance is that of its gradient. The slope is
+    that of the chord over the interval of `x`, so that a jump counts with its height.
+    """
+    size = hist.grid.n_buckets
+    point = np.arange(0, size + 1, max(1, size // (_POINTS - 1)))
+    reach = z * _errors(hist, point, x.slope[point])
+    chord = _chord(x.value, y.value, x.value[point], reach)[:, None, None]
+    error = _errors(hist, point, y.slope[point] - chord * x.slope[point])
+    return np.interp(np.arange(size + 1), point, z * error)
+
+
+def _errors(hist: ScoreHistogram, point: Array, slope: Array) -> Array:
+    """Standard errors, of sampling and privacy together, of values at some edges."""
+    size = hist.grid.n_buckets
+    above = np.arange(size) >= size - point[:, None, None]
+    gradient = np.where(above, slope[:, :, :1], slope[:, :, 1:])
+    sampling, privacy = hist.noise_.variances(hist.counts_, gradient)
+    out: Array = np.sqrt(sampling + privacy)
+    return out
+
+
+def _chord(x: Array, y: Array, place: Array, half: Array) -> Array:
+    """Slope of the curve from ``place - half`` to ``place + half``; `x` increases."""
+    low, high = np.maximum(place - half, x[0]), np.minimum(place + half, x[-1])
+    rise = np.interp(high, x, y) - np.interp(low, x, y)
+    width = high - low
+    # Without an error of x its slope does not matter.
+    out: Array = np.where(width > 0, rise / np.where(width > 0, width, 1.0), 0.0)
+    return out

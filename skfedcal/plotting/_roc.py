@@ -1,0 +1,197 @@
+"""FedRocDisplay: a ROC curve with its confidence band."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from skfedcal.plotting._bands import Array, half_widths, quantile, rate
+from skfedcal.plotting._base import BAND_ALPHA, FedDisplay, with_interval
+
+if TYPE_CHECKING:
+    from skfedcal.evaluation._estimate import Estimate
+    from skfedcal.evaluation._histogram import ScoreHistogram
+
+
+class FedRocDisplay(FedDisplay):
+    """ROC curve of a histogram, with a confidence band.
+
+    Made by `from_histogram` or `from_clients`.
+
+    Parameters
+    ----------
+    fpr, tpr : ndarray of shape (n_points,)
+        Rates of false and true positives.
+    thresholds : ndarray of shape (n_points,)
+        Decreasing.
+    low, high : ndarray of shape (n_points,)
+        Confidence interval of the true positive rate at each `fpr`.
+    roc_auc : Estimate, default=None
+        Area under the curve, for the legend.
+    name : str, default=None
+        Name of the model, for the legend.
+    pos_label : label, default=None
+        Label of the positive class, for the axes.
+
+    Attributes
+    ----------
+    line_ : matplotlib Line2D
+        The curve.
+    band_ : matplotlib PolyCollection
+        The band.
+    chance_level_ : matplotlib Line2D or None
+        The curve of a random score.
+    ax_, figure_ : matplotlib Axes and Figure
+        Where it is drawn.
+    histogram_ : ScoreHistogram
+        Of `from_histogram` and `from_clients`; further answers cost nothing.
+
+    See Also
+    --------
+    FedPrecisionRecallDisplay : Precision against recall.
+    FedReliabilityDisplay : Frequency against score.
+
+    Notes
+    -----
+    The band is pointwise and vertical: it is for the true positive rate at a given
+    false positive rate, and holds the errors of both (delta method), of sampling and
+    of privacy. A noisy curve is shown after isotonic regression; the area in the
+    legend is that of the counts as they were released.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal import FedRocDisplay, ScoreHistogram
+    >>> rng = np.random.default_rng(0)
+    >>> scores = rng.random(2000)
+    >>> labels = (rng.random(2000) < scores).astype(int)
+    >>> hist = ScoreHistogram.fit(scores, labels, client_ids=np.arange(2000) % 50,
+    ...                           input_type="proba")
+    >>> display = FedRocDisplay.from_histogram(hist, name="model")
+    >>> print(display.line_.get_label())
+    model (AUC = 0.840 [0.823, 0.857])
+    """
+
+    def __init__(
+        self,
+        *,
+        fpr: Array,
+        tpr: Array,
+        thresholds: Array,
+        low: Array,
+        high: Array,
+        roc_auc: Estimate | None = None,
+        name: str | None = None,
+        pos_label: Any = None,
+    ) -> None:
+        self.fpr = fpr
+        self.tpr = tpr
+        self.thresholds = thresholds
+        self.low = low
+        self.high = high
+        self.roc_auc = roc_auc
+        self.name = name
+        self.pos_label = pos_label
+
+    @classmethod
+    def from_histogram(
+        cls,
+        hist: ScoreHistogram,
+        *,
+        ax: Any = None,
+        name: str | None = None,
+        ci: float = 0.95,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw the ROC curve of a histogram.
+
+        Parameters
+        ----------
+        hist : ScoreHistogram
+            The histogram; nothing further is asked of clients.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        name : str, default=None
+            Name of the model in the legend.
+        ci : float, default=0.95
+            Level of the band and of the interval in the legend.
+        **kwargs : dict
+            Keywords of `plot`.
+
+        Returns
+        -------
+        FedRocDisplay
+        """
+        z = quantile(ci)
+        curve = hist.roc_curve()
+        negatives, positives = hist.counts_.sum(axis=1)
+        half = half_widths(
+            hist, rate(curve.fpr, negatives, 0), rate(curve.tpr, positives, 1), z
+        )
+        display = cls(
+            fpr=curve.fpr,
+            tpr=curve.tpr,
+            thresholds=curve.thresholds,
+            low=np.maximum(curve.tpr - half, 0.0),
+            high=np.minimum(curve.tpr + half, 1.0),
+            roc_auc=hist.roc_auc(ci=ci),
+            name=name,
+            pos_label=hist.classes[1],
+        )
+        display.histogram_ = hist
+        return display.plot(ax, **kwargs)
+
+    def plot(
+        self,
+        ax: Any = None,
+        *,
+        name: str | None = None,
+        plot_chance_level: bool = False,
+        band_kw: dict[str, Any] | None = None,
+        **line_kw: Any,
+    ) -> Self:
+        """Draw the curve and its band.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        name : str, default=None
+            Name of the model in the legend; None takes that of the display.
+        plot_chance_level : bool, default=False
+            Draw the curve of a random score, too.
+        band_kw : dict, default=None
+            Keywords of ``Axes.fill_between`` for the band.
+        **line_kw : dict
+            Keywords of ``Axes.plot`` for the curve.
+
+        Returns
+        -------
+        FedRocDisplay
+        """
+        ax = self._set_axes(ax)
+        name = self.name if name is None else name
+        if self.roc_auc is not None:
+            name = with_interval(name, "AUC", self.roc_auc)
+        (self.line_,) = ax.plot(self.fpr, self.tpr, **{"label": name, **line_kw})
+        shade = {"color": self.line_.get_color(), "alpha": BAND_ALPHA, "linewidth": 0}
+        self.band_ = ax.fill_between(
+            self.fpr, self.low, self.high, **{**shade, **(band_kw or {})}
+        )
+        self.chance_level_ = None
+        if plot_chance_level:
+            (self.chance_level_,) = ax.plot(
+                [0, 1], [0, 1], "k--", label="Chance level (AUC = 0.5)"
+            )
+        of = "" if self.pos_label is None else f" (Positive label: {self.pos_label})"
+        ax.set(
+            xlabel=f"False Positive Rate{of}",
+            ylabel=f"True Positive Rate{of}",
+            xlim=(-0.01, 1.01),
+            ylim=(-0.01, 1.01),
+            aspect="equal",
+        )
+        if ax.get_legend_handles_labels()[1]:
+            ax.legend(loc="lower right")
+        return self

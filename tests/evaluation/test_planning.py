@@ -1,0 +1,318 @@
+"""Errors that are foretold against those that simulations have."""
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from skfedcal.evaluation import ScoreHistogram, expected_error, plan
+from skfedcal.evaluation._grid import ScoreGrid
+from skfedcal.evaluation._level_noise import level_noise
+from skfedcal.evaluation._planning import METRICS
+from skfedcal.evaluation._score_model import ScoreModel, area, ratio
+from skfedcal.privacy import (
+    CentralDP,
+    DistributedDP,
+    LocalDP,
+    SecureAggregation,
+    SourceDP,
+)
+
+REPEATS = 400
+# A standard deviation of 400 draws is known to 1 / sqrt(800) = 3.5 %; five of these,
+# and room for the delta method.
+FACTOR = 1.2
+
+MODEL = ScoreModel(0.3, 0.75)
+
+
+GRID = ScoreGrid(8, "both")
+
+
+def grid_of(cells):
+    return ScoreGrid(int(np.log2(cells.shape[1])), "both")
+
+
+def laplace(rng, eps, shape):
+    chance = -np.expm1(-eps)
+    return rng.geometric(chance, shape) - rng.geometric(chance, shape)
+
+
+def metric_of(name, cells):
+    return (
+        area(cells) if name == "roc_auc" else ratio(name, cells, grid_of(cells), 0.4)
+    )[0]
+
+
+def spread(name, draw):
+    """Root mean square distance from the truth of repeated estimates."""
+    truth = metric_of(name, MODEL.cells(GRID))
+    return np.sqrt(
+        np.mean([(metric_of(name, draw()) - truth) ** 2 for _ in range(REPEATS)])
+    )
+
+
+def test_scores_of_the_model_are_calibrated_and_have_the_area():
+    cells = MODEL.cells(ScoreGrid(12, "prob"))
+    assert cells.sum(axis=1) == pytest.approx([0.7, 0.3])
+    centres = (np.arange(2**12) + 0.5) / 2**12
+    heavy = cells.sum(axis=0) > 1e-6
+    shares = cells[1, heavy] / cells[:, heavy].sum(axis=0)
+    np.testing.assert_allclose(shares, centres[heavy], atol=2**-12)
+    assert area(cells)[0] == pytest.approx(0.75, abs=1e-6)
+
+
+@pytest.mark.parametrize("n_buckets", [5, 10, 20, 40])
+def test_smooth_scores_follow_theorem_4(n_buckets):
+    cells = MODEL.cells(ScoreGrid(12, "prob"))
+    mass = np.cumsum(cells.sum(axis=0))
+    first = np.searchsorted(mass, np.arange(1, n_buckets) / n_buckets)
+    counts = np.add.reduceat(cells, np.append(0, first), axis=1)
+    assert abs(area(counts)[0] - 0.75) < 1.5 / (3 * n_buckets**2)
+
+
+@pytest.mark.parametrize("name", [m for m in METRICS if m != "calibration"])
+def test_gradients_are_those_of_finite_differences(name):
+    cells = MODEL.cells(ScoreGrid(3, "both"))
+    found = (
+        area(cells) if name == "roc_auc" else ratio(name, cells, grid_of(cells), 0.4)
+    )
+    for index in np.ndindex(cells.shape):
+        step = np.zeros(cells.shape)
+        step[index] = 1e-6
+        slope = (metric_of(name, cells + step) - metric_of(name, cells - step)) / 2e-6
+        assert found[1][index] == pytest.approx(slope, rel=1e-5, abs=1e-8)
+
+
+@pytest.mark.parametrize("name", ["roc_auc", "accuracy", "precision", "f1", "log_loss"])
+def test_distributed_noise_gives_the_error_foretold(name):
+    rng = np.random.default_rng(0)
+    n, levels, eps = 3000, (4, 8), 0.5
+    privacy = DistributedDP(eps)
+    cells = MODEL.cells(GRID)
+    noise = level_noise(privacy, levels).model
+
+    def draw():
+        counts = rng.multinomial(n, cells.ravel()).reshape(cells.shape)
+        totals = [
+            counts.reshape(2, 2**b, -1).sum(axis=-1) + laplace(rng, eps / 2, (2, 2**b))
+            for b in levels
+        ]
+        return noise.estimate(totals)
+
+    foretold = expected_error(
+        name,
+        n,
+        privacy=privacy,
+        levels=levels,
+        positive_rate=0.3,
+        auc=0.75,
+        threshold=0.4,
+    )
+    # The truth of a simulation on leaves has no discretisation error.
+    error = np.hypot(foretold.privacy, foretold.sampling)
+    assert error / FACTOR < spread(name, draw) < error * FACTOR
+    assert foretold.privacy > foretold.sampling / 4
+
+
+@pytest.mark.parametrize("oracle", ["grr", "oue"])
+@pytest.mark.parametrize("name", ["roc_auc", "accuracy"])
+def test_local_noise_gives_the_error_foretold(name, oracle):
+    rng = np.random.default_rng(1)
+    n, levels = 40_000, (2, 4, 8)
+    privacy = LocalDP(3.0, oracle=oracle)
+    cells = MODEL.cells(GRID)
+    noise = level_noise(privacy, levels).model
+    # The laws as for these clients; those of the plan have more reports.
+    laws = [type(law)(law.bits, law.kind, 0.0, law.p, law.q, n // 3, law.domain)
+            for law in noise.levels]  # fmt: skip
+    noise = type(noise)(tuple(laws))
+
+    def reports(law):
+        mine = rng.multinomial(
+            n // 3, cells.reshape(2, 2**law.bits, -1).sum(-1).ravel()
+        )
+        if oracle == "grr":
+            # Own value kept with chance p - q, else any value, or none, alike.
+            kept = rng.binomial(mine, law.p - law.q)
+            other = np.full(law.domain + 1, 1 / (law.domain + 1))
+            seen = kept + rng.multinomial(mine.sum() - kept.sum(), other)[:-1]
+        else:
+            seen = rng.binomial(mine, law.p) + rng.binomial(mine.sum() - mine, law.q)
+        return ((seen - mine.sum() * law.q) / (law.p - law.q)).reshape(2, -1)
+
+    foretold = expected_error(
+        name,
+        n,
+        privacy=privacy,
+        levels=levels,
+        positive_rate=0.3,
+        auc=0.75,
+        threshold=0.4,
+    )
+    error = np.hypot(foretold.privacy, foretold.sampling)
+    found = spread(name, lambda: noise.estimate([reports(law) for law in noise.levels]))
+    assert error / FACTOR < found < error * FACTOR
+    assert foretold.privacy > foretold.sampling
+
+
+@pytest.mark.parametrize("eps", [None, 0.1])
+def test_bins_are_as_far_from_the_truth_as_foretold(eps):
+    rng = np.random.default_rng(2)
+    n, n_bins = 20_000, 10
+    privacy = None if eps is None else DistributedDP(eps)
+    cells = MODEL.cells(GRID)
+    mass = cells.sum(axis=0)
+    bins = ((np.cumsum(mass) - mass / 2) * n_bins).astype(int)
+    fine = GRID.centres
+    levels = (4, 8)
+    noise = level_noise(privacy, levels).model
+    errors = []
+    for _ in range(200):
+        counts = rng.multinomial(n, cells.ravel()).reshape(cells.shape)
+        totals = [
+            counts.reshape(2, 2**b, -1).sum(axis=-1)
+            + (0 if eps is None else laplace(rng, eps / 2, (2, 2**b)))
+            for b in levels
+        ]
+        pooled = np.stack(
+            [np.bincount(bins, row, n_bins) for row in noise.estimate(totals)]
+        )
+        values = np.clip(pooled[1] / np.maximum(pooled.sum(axis=0), 1), 0, 1)
+        errors.append(mass @ np.abs(values[bins] - fine))
+    foretold = expected_error(
+        "calibration", n, privacy=privacy, levels=levels, n_bins=n_bins,
+        positive_rate=0.3, auc=0.75,
+    )  # fmt: skip
+    # Errors of the three kinds are added in squares; mean sizes are not quite that.
+    assert foretold.total / 1.3 < np.mean(errors) < 1.3 * foretold.total
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize(
+    "privacy", [None, CentralDP, DistributedDP, LocalDP], ids=lambda p: str(p)[-20:-2]
+)
+def test_more_examples_and_a_larger_budget_never_hurt(name, privacy):
+    def error(n, eps):
+        model = None if privacy is None else privacy(eps)
+        return float(expected_error(name, n, privacy=model, height=5))
+
+    over_n = [error(n, 1.0) for n in (1e3, 1e4, 1e5, 1e6)]
+    assert over_n == sorted(over_n, reverse=True)
+    over_eps = [error(1e4, eps) for eps in (0.3, 1.0, 3.0, 9.0)]
+    assert over_eps == sorted(over_eps, reverse=True)
+
+
+def test_what_costs_more_noise():
+    def private(**options):
+        model = options.pop("privacy", DistributedDP(1.0))
+        return expected_error("roc_auc", 1e4, privacy=model, **options).privacy
+
+    assert private(privacy=SecureAggregation()) == private(privacy=None) == 0
+    assert private(max_examples=10) == pytest.approx(10 * private(), rel=0.05)
+    twice = private(privacy=DistributedDP(1.0, adjacency="replace"))
+    assert twice == pytest.approx(2 * private(), rel=0.05)
+    sources = private(privacy=SourceDP(1.0), n_sources=25)
+    assert sources == pytest.approx(5 * private())
+    with pytest.raises(ValueError, match="n_sources"):
+        private(privacy=SourceDP(1.0))
+
+
+def test_default_heights_by_privacy():
+    assert expected_error("brier", 1e4).levels == (2, 6, 10)
+    for eps, height in ((1.0, 4), (3.0, 5), (5.0, 6)):
+        error = expected_error("brier", 1e4, privacy=LocalDP(eps))
+        assert error.levels == tuple(range(1, height + 1))
+
+
+@pytest.mark.parametrize("privacy", [None, DistributedDP(1.0), LocalDP(4.0)])
+def test_a_plan_needs_as_many_examples_as_it_says(privacy):
+    found = plan("roc_auc", 0.01, privacy=privacy)
+    height = found.error.height
+
+    def error(n):
+        return float(expected_error("roc_auc", n, privacy=privacy, height=height))
+
+    assert error(found.n_needed) <= 0.01 < error(0.95 * found.n_needed)
+    assert found.enough and "needs" in repr(found)
+
+
+def test_a_plan_says_whether_there_are_enough():
+    few = plan("accuracy", 0.01, n_examples=500, privacy=DistributedDP(1.0))
+    many = plan("accuracy", 0.01, n_examples=500_000, privacy=DistributedDP(1.0))
+    assert not few.enough and "500: not enough" in repr(few)
+    assert many.enough and "500,000: enough" in repr(many)
+    assert few.n_needed == many.n_needed
+    # The best of three reasons to be wrong.
+    assert float(many.error) < 0.01 < float(few.error)
+
+
+def test_more_noise_is_planned_with_fewer_leaves():
+    heights = [
+        plan("roc_auc", 0.01, privacy=LocalDP(3.0), n_examples=n).error.height
+        for n in (1e3, 1e5, 1e7)
+    ]
+    assert heights == sorted(heights) and heights[0] < heights[-1]
+
+
+def test_what_no_number_of_examples_reaches():
+    found = plan("roc_auc", 1e-5, height=1, n_examples=1000)
+    assert found.n_needed == np.inf and not found.enough
+    assert "no number of examples" in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: expected_error("auc", 100), "metric='auc'"),
+        (lambda: expected_error("roc_auc", 0), "n_examples=0"),
+        (lambda: expected_error("roc_auc", 100, privacy="dp"), "privacy='dp'"),
+        (lambda: expected_error("roc_auc", 100, auc=0.4), "auc=0.4"),
+        (lambda: expected_error("roc_auc", 100, positive_rate=0), "positive_rate=0"),
+        (lambda: expected_error("calibration", 100, height=3, n_bins=9), "n_bins=9"),
+        (lambda: plan("roc_auc", 0), "target=0"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_log_odds_of_the_model_are_normal():
+    rng = np.random.default_rng(3)
+    spread_, prior = MODEL.spread, np.log(0.3 / 0.7)
+    scores = expit(prior + spread_**2 / 2 + spread_ * rng.normal(size=100_000))
+    exact = MODEL.below(np.array([0.2, 0.5]))[1] / 0.3
+    # Five standard deviations of a share of 100,000 draws are below 0.008.
+    np.testing.assert_allclose(
+        [(scores < t).mean() for t in (0.2, 0.5)], exact, atol=0.008
+    )
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")
+@pytest.mark.parametrize("space", ["both", "prob"])
+@pytest.mark.parametrize(
+    "privacy",
+    [None, CentralDP(0.3), DistributedDP(0.3), LocalDP(5.0)],
+    ids=lambda p: type(p).__name__,
+)
+def test_a_histogram_has_the_errors_foretold(privacy, space):
+    rng = np.random.default_rng(4)
+    n = 50_000
+    labels = (rng.random(n) < 0.3).astype(int)
+    shift = np.log(0.3 / 0.7) + (labels - 0.5) * MODEL.spread**2
+    odds = shift + MODEL.spread * rng.normal(size=n)
+    histogram = ScoreHistogram.fit(
+        odds, labels, client_ids=np.arange(n), privacy=privacy, space=space,
+        random_state=0,
+    )  # fmt: skip
+    for name, found in (
+        ("roc_auc", histogram.roc_auc()),
+        ("accuracy", histogram.accuracy(0.4)),
+        ("recall", histogram.recall(0.4)),
+    ):
+        foretold = expected_error(
+            name, n, privacy=privacy, space=space, positive_rate=0.3, auc=0.75,
+            threshold=0.4,
+        )  # fmt: skip
+        assert found.se_privacy == pytest.approx(foretold.privacy, rel=0.1)
+        assert found.se_sampling == pytest.approx(foretold.sampling, rel=0.1)
