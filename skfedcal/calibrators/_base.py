@@ -112,16 +112,7 @@ class BaseCalibrator(
             _check_weights(clients.weights, model)
             assumptions = self._label_assumptions(model, classes)
             runner = self.runner if self.runner is not None else FederatedRunner()
-            n_units = clients.n_rows if model.unit == "example" else len(clients)
-            setting = FitSetting(
-                clients.n_classes,
-                model.private,
-                model.unit,
-                clients.weights is not None,
-                len(clients),
-                model.strength(n_units),
-                runner.n_rounds,
-            )
+            setting = _setting(model, clients, runner)
             if runner.checkpoint is not None and inside_model_selection():
                 raise ValueError(
                     "A runner with a checkpoint cannot be used in a search or a "
@@ -137,23 +128,16 @@ class BaseCalibrator(
                 entropy,
                 split=self._noise_split(),
             )
-            self._class_map = classes
+            self._class_map, self.classes_ = classes, classes.classes
+            self.improves_ = True  # callbacks may predict in between
             root = self._init_callback_context(max_subtasks=algorithm.n_rounds)
             root.call_on_fit_task_begin(estimator=self)
-
-            def on_round(state, _):
-                context = root.subcontext(task_name="round")
-                context.call_on_fit_task_begin(estimator=self)
-                self._set_state(state)
-                # No data are handed on: scores on private rows would not be paid for.
-                return context.call_on_fit_task_end(
-                    estimator=self, reconstruction_attributes=dict
-                )
-
-            self.classes_ = classes.classes
-            self.improves_ = True  # callbacks may predict in between
             state, history = runner.run(
-                algorithm, clients, mechanism, entropy, on_round=on_round
+                algorithm,
+                clients,
+                mechanism,
+                entropy,
+                on_round=self._listener(root),
             )
             self.history_ = history
             self._set_state(state)
@@ -169,6 +153,20 @@ class BaseCalibrator(
                 self._warn_no_gain()
             root.call_on_fit_task_end(estimator=self)
             return self
+
+    def _listener(self, root):
+        """Tell callbacks of each round; a true answer stops the run."""
+
+        def on_round(state, _):
+            context = root.subcontext(task_name="round")
+            context.call_on_fit_task_begin(estimator=self)
+            self._set_state(state)
+            # No data are handed on: scores on private rows would not be paid for.
+            return context.call_on_fit_task_end(
+                estimator=self, reconstruction_attributes=dict
+            )
+
+        return on_round
 
     def decision_function(self, X):
         """Calibrated logits.
@@ -323,6 +321,20 @@ class BaseCalibrator(
         # Accuracy is that of the incoming logits.
         tags.classifier_tags.poor_score = True
         return tags
+
+
+def _setting(model, clients, runner):
+    """What is public about a fit before it is run."""
+    n_units = clients.n_rows if model.unit == "example" else len(clients)
+    return FitSetting(
+        clients.n_classes,
+        model.private,
+        model.unit,
+        clients.weights is not None,
+        len(clients),
+        model.strength(n_units),
+        runner.n_rounds,
+    )
 
 
 def _check_weights(weights, model):

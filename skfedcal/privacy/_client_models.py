@@ -259,7 +259,8 @@ class LocalDP(FrozenParams):
             pure_budget(self.eps, plan),
             oracle=self.oracle,
             mode=self.mode,
-            assumptions=no_credit(plan),
+            # A histogram leaves out clients that have nothing to report.
+            assumptions=("which clients have no rows is public", *no_credit(plan)),
             **account(plan, self.unit, entropy, ledger, label),
         )
 

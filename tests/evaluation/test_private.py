@@ -325,3 +325,12 @@ def test_clients_that_sort_their_rows_alike_are_sampled_fairly():
     share = hist.counts_[1].sum() / hist.counts_.sum()
     # Standard deviation 0.008; the same row of every client gives 0.03 or 0.97.
     assert abs(share - 0.5) < 0.05
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")
+def test_what_local_reports_give_away_is_said():
+    clients = [([0.2, 0.8], [0, 1])] * 200
+    hist = ScoreHistogram.fit(
+        clients, privacy=LocalDP(4.0), input_type="proba", random_state=0
+    )
+    assert "which clients have no rows is public" in hist.privacy_.assumptions
