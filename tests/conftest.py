@@ -7,6 +7,7 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from scipy.optimize import brentq
 from sklearn.datasets import make_classification
 from threadpoolctl import threadpool_limits
@@ -26,6 +27,11 @@ from skfedcal import (
     LogitTransformer,
     make_federation,
 )
+
+# The same examples on every run: a red run means a change; "deep" looks further.
+settings.register_profile("repo", max_examples=40, deadline=None, derandomize=True)
+settings.register_profile("deep", max_examples=1000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repo"))
 
 CALIBRATORS = [
     FedAutoCalibrator,

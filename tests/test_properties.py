@@ -4,12 +4,11 @@
 """
 
 import copy
-import os
 import pickle
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.base import clone
@@ -38,10 +37,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::skfedcal.exceptions.LogitsWarning"),
     pytest.mark.filterwarnings("ignore::skfedcal.exceptions.PrivacyWarning"),
 ]
-
-settings.register_profile("repo", max_examples=40, deadline=None)
-settings.register_profile("deep", max_examples=1000, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repo"))
 
 CALIBRATORS = [
     FedAutoCalibrator(),

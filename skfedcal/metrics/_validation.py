@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_array, check_consistent_length
 
-from skfedcal.metrics._blocks import blocks
+from skfedcal.metrics._blocks import blocks, product
 from skfedcal.metrics._labels import check_vector, encode_labels
 
 # Rows written with four decimals pass; logits and unnormalised scores do not.
@@ -47,7 +47,7 @@ def check_proba(y_prob: ArrayLike) -> np.ndarray:
     ones = np.ones(proba.shape[1], proba.dtype)
     for rows in blocks(proba, CHECK_BLOCK):
         # The minimum comes first: it brings the block into cache faster.
-        least, total = rows.min(), rows @ ones
+        least, total = rows.min(), product(rows, ones)
         off = max(abs(total.min() - 1), abs(total.max() - 1))
         # Written so that NaN fails as well.
         if not (least >= 0 and off <= SUM_TOLERANCE):
