@@ -25,6 +25,10 @@ class Backend(Protocol):
     each call `respond` on its own rows, and adds up the replies. Integer sums make all
     engines agree to the last bit. In a simulation where clients draw seeded noise,
     `respond` also needs their positions.
+
+    What `total` returns is an opened sum: an engine refuses one of fewer clients than
+    ``request.n_min`` (`Request.check_clients`), and one that masks replies never opens
+    it.
     """
 
     def ids(self) -> Sequence[Hashable]:
@@ -44,6 +48,7 @@ class InProcess:
         return self.clients.names
 
     def total(self, request: Request, cohort: Positions) -> PartialSum:
+        request.check_clients(len(cohort))
         return timed_respond(request, select(self.clients, cohort), cohort)
 
 
@@ -61,6 +66,7 @@ class Joblib:
     def total(self, request: Request, cohort: Positions) -> PartialSum:
         from joblib import Parallel, delayed, effective_n_jobs
 
+        request.check_clients(len(cohort))
         n_parts = max(1, min(len(cohort), effective_n_jobs(self.n_jobs)))
         parts = np.array_split(cohort, n_parts)
         backend = "threading" if self.prefer == "threads" else "loky"

@@ -14,6 +14,7 @@ import numpy as np
 
 from skfedcal.algorithms._base import Arrays, CellRows, FederatedAlgorithm
 from skfedcal.data._dataset import FederatedDataset
+from skfedcal.exceptions import NotEnoughClientsError
 from skfedcal.privacy._codec import Codec, Encoded, Integers, add_up
 from skfedcal.privacy._entropy import Entropy, OSEntropy
 
@@ -45,6 +46,9 @@ class Request:
         What clients do to their encoded answers; None sends them as they are.
     entropy : Entropy, default=None
         Seeded words of simulated clients; None: a site uses its operating system's.
+    n_min : int, default=0
+        Least number of clients in a sum that may be opened. Shares of noise are sized
+        for it: a smaller sum would show more than was paid for.
     """
 
     algorithm: FederatedAlgorithm[Any]
@@ -53,11 +57,36 @@ class Request:
     unit: Literal["client", "example"] = "client"
     randomizer: Randomizer | None = None
     entropy: Entropy | None = None
+    n_min: int = 0
 
     @property
     def n_bytes(self) -> int:
         """Size of what a client receives."""
         return sum(np.asarray(v).nbytes for v in self.broadcast.values())
+
+    def check_clients(self, n_clients: int) -> None:
+        """Refuse a sum over so few clients.
+
+        For an engine, before it asks a cohort and before it opens a sum; and for a site
+        that is told who else is asked.
+
+        Parameters
+        ----------
+        n_clients : int
+            Clients in the sum.
+
+        Raises
+        ------
+        NotEnoughClientsError
+            If there are fewer than `n_min`.
+        """
+        if n_clients < self.n_min:
+            raise NotEnoughClientsError(
+                f"A sum over {n_clients} clients may not be opened: the noise is made "
+                f"of {self.n_min} shares. Nothing of this round was released. Pass "
+                "DistributedDP(n_min=...) for the smallest sum, which allows for "
+                "clients that drop out."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +102,11 @@ class PartialSum:
     n_clients: int
     n_units: int
     seconds: float = 0.0
+
+    @property
+    def client_seconds(self) -> float:
+        """Mean time that a client computed; NaN where it was not measured."""
+        return self.seconds / self.n_clients if self.seconds else np.nan
 
     def __add__(self, other: PartialSum) -> PartialSum:
         total = {name: value + other.total[name] for name, value in self.total.items()}

@@ -236,10 +236,13 @@ class FederatedRunner(FrozenParams):
             mechanism.unit,
             mechanism.randomizer(codec, index),
             _child(mechanism.site_entropy, index),
+            mechanism.n_min,
         )
         answer = PartialSum(codec.zeros(), 0, 0)
         for cohort in cohorts:
-            answer = answer + backend.total(request, cohort)
+            part = backend.total(request, cohort)
+            request.check_clients(part.n_clients)
+            answer = answer + part
         self._check_answers(answer.n_clients, index)
         total = mechanism.release(answer.total, codec, index, answer.n_clients)
         n_units = schedule.divisor or max(answer.n_clients, 1)
@@ -256,7 +259,7 @@ class FederatedRunner(FrozenParams):
             codec.n_bytes(max(schedule.n_clients, answer.n_units)),
             request.n_bytes,
             time.perf_counter() - started if timed else nan,
-            _per_client(answer) if timed else nan,
+            answer.client_seconds if timed else nan,
             dict(total),
         )
         return algorithm.update(state, total, n_units), record
@@ -340,8 +343,3 @@ class FederatedRunner(FrozenParams):
 
 def _child(entropy: Entropy | None, index: int) -> Entropy | None:
     return None if entropy is None else entropy.child(index)
-
-
-def _per_client(answer: PartialSum) -> float:
-    """Mean time that a client computed, where it was measured."""
-    return answer.seconds / answer.n_clients if answer.seconds else nan

@@ -41,9 +41,9 @@ _ADJACENCIES = ("zero-out", "add-remove", "replace")
 class DistributedDP(FrozenParams):
     """Differential privacy with noise that clients add to what the server sees.
 
-    Every client adds a share of the noise before secure aggregation. Counts with an L1
-    bound get Polya shares, which add up to discrete Laplace noise (pure eps); sums with
-    an L2 bound get discrete Gaussian shares.
+    Every client adds a share of the noise before secure aggregation. If all that is
+    sent has an L1 bound, as counts have, it gets Polya shares, which add up to discrete
+    Laplace noise (pure eps); sums with an L2 bound get discrete Gaussian shares.
 
     Parameters
     ----------

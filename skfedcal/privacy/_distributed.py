@@ -181,12 +181,6 @@ class DistributedLaplace(_Survivors, LatticeLaplace):
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         from skfedcal.privacy._polya import check_scale
 
-        if self._shared and any(block.kind == "real" for block in spec.values()):
-            raise ValueError(
-                "Shares of Laplace noise are drawn on a coarse lattice, to which real "
-                "numbers would be rounded with a bias. Use CentralDP, or DistributedDP "
-                "with mode='fast' and without n_min."
-            )
         codec = super().codec(spec, round_index)
         if self._shared:
             for scale in self._scales(codec, round_index).values():

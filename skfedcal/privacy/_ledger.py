@@ -10,29 +10,29 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from skfedcal.exceptions import BudgetExceededError, LedgerCorruptedError
+from skfedcal.exceptions import LedgerCorruptedError
 from skfedcal.privacy._ledger_file import FileStore, MemoryStore, check_path
 from skfedcal.privacy._ledger_records import (
     GENESIS,
-    Account,
     Record,
     Totals,
     check_budget,
     check_delta,
     check_entry,
     head_of,
-    read_event,
     same_release,
-    unit_of,
+)
+from skfedcal.privacy._ledger_rules import (
+    refuse_looser_budget,
+    refuse_other_unit,
+    refuse_overspending,
+    refuse_simulation,
 )
 
 if TYPE_CHECKING:
     from skfedcal.privacy._events import PrivacyEvent
 
 __all__ = ["PrivacyLedger"]
-
-# Room for rounding in the sum of many debits that use up a budget exactly.
-BUDGET_RTOL = 1e-9
 
 
 class PrivacyLedger:
@@ -125,7 +125,8 @@ class PrivacyLedger:
         population : str, default="default"
             Account to debit. Two names promise two disjoint sets of clients.
         mode : {"secure", "simulation"}, default="secure"
-            "simulation" if the noise comes from a seed.
+            "simulation" if the noise comes from a seed, or is drawn by one who holds
+            what it should hide.
         run_id : str, default=None
             Name of this one release. A debit with the same name, event, population
             and mode is paid once: a resumed fit gets the id of the first record. Never
@@ -155,15 +156,17 @@ class PrivacyLedger:
                 "details": self._with_budget(details),
             }
         )
-        self._check_mode(mode)
+        if self._strict:
+            refuse_simulation(mode)
         with self._session(write=True) as totals:
             if run_id is not None and run_id in totals.runs:
                 # The process that wrote the record may have died before its sync.
                 self._store.sync()
                 return same_release(totals.runs[run_id], entry)
-            self._check_budget_of_file(totals)
-            self._check_unit(totals.account(population), entry)
-            self._check_affordable(totals.account(population), entry)
+            refuse_looser_budget(self._where, self.budget, totals)
+            account = totals.account(population)
+            refuse_other_unit(account, entry)
+            refuse_overspending(self.budget, account, entry)
             return self._store.append(entry)["id"]
 
     def spent(self, delta: float | None = None, population: str | None = None) -> float:
@@ -283,56 +286,16 @@ class PrivacyLedger:
             self._totals.catch_up(self._where)
             yield self._totals
 
-    def _check_mode(self, mode: str) -> None:
-        strict = self.require_secure
-        if strict == "auto":
-            strict = self.path is not None
-        if strict and mode == "simulation":
-            raise ValueError(
-                "This ledger refuses mode='simulation': noise from a seed protects "
-                "nobody who can guess the seed. Pass random_state=None (LocalDP and "
-                "SourceDP: mode='faithful' as well), or use "
-                "PrivacyLedger(path, require_secure=False)."
-            )
+    @property
+    def _strict(self) -> bool:
+        if self.require_secure == "auto":
+            return self.path is not None
+        return self.require_secure
 
     def _with_budget(self, details: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if self.budget is None:
             return None if details is None else dict(details)
         return {**(details or {}), "budget": list(self.budget)}
-
-    def _check_budget_of_file(self, totals: Totals) -> None:
-        """Refuse to debit under a looser budget than the records were made under."""
-        if totals.budget is None:
-            return
-        eps, delta = totals.budget
-        if self.budget is None or self.budget[0] > eps or self.budget[1] > delta:
-            raise ValueError(
-                f"The ledger ({self._where}) is kept under the budget ({eps:g}, "
-                f"{delta:g}), this debit under {self.budget}. Open it with that budget "
-                "or a smaller one; a larger one needs a new ledger."
-            )
-
-    def _check_unit(self, account: Account, entry: Record) -> None:
-        unit = unit_of(entry)
-        if unit is not None and account.unit not in (None, unit):
-            raise ValueError(
-                f"Population {entry['population']!r} is an account per {account.unit}, "
-                f"and this release hides one {unit}: their sum means nothing. Use "
-                "another ledger."
-            )
-
-    def _check_affordable(self, account: Account, entry: Record) -> None:
-        if self.budget is None:
-            return
-        eps, delta = self.budget
-        total = account.plus(read_event(entry["event"])).epsilon(delta)
-        if not total <= eps * (1 + BUDGET_RTOL):
-            raise BudgetExceededError(
-                f"The debit {entry['label']!r} would bring population "
-                f"{entry['population']!r} to eps = {total:.6g} at delta = {delta:g}; "
-                f"the budget is eps = {eps:g}, of which {account.epsilon(delta):.6g} "
-                f"is spent. Nothing was debited."
-            )
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()

@@ -48,6 +48,10 @@ class SumMechanism(Protocol):
     def site_entropy(self) -> Entropy | None:
         """Seeded words for clients of a simulation; None: they use their own."""
 
+    @property
+    def n_min(self) -> int:
+        """Least number of clients in a sum that may be opened."""
+
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         """Say how the blocks of one round are written."""
 
@@ -86,6 +90,11 @@ class ExactSum:
     @property
     def site_entropy(self) -> None:
         """No words are needed."""
+
+    @property
+    def n_min(self) -> int:
+        """Nothing is promised that a smaller sum would break."""
+        return 0
 
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         return Codec({n: BlockCode(b, exact_step(b)) for n, b in spec.items()})
@@ -226,6 +235,7 @@ class LatticeGaussian(PaidSum):
             adjacency=self._adjacency,
             trust=self._trust,
             secure=self.secure,
+            seeded=not self._entropy.secure,
             accountant=self.plan.accountant,
             n_rounds=self.plan.n_rounds,
             n_clients=self._n_units,

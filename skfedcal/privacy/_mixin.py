@@ -11,7 +11,6 @@ from sklearn.utils import check_random_state
 
 from skfedcal._params import FrozenParams
 from skfedcal._sklearn_compat import (
-    HasMethods,
     Interval,
     StrOptions,
     inside_model_selection,
@@ -25,6 +24,7 @@ from skfedcal.privacy._models import (
     PrivacyModel,
     ReleasePlan,
     SecureAggregation,
+    check_model,
 )
 
 # Beyond these a step of the lattice is no longer a normal number.
@@ -45,7 +45,7 @@ class PrivacyMixin:
         "eps": [Interval(Real, 0, None, closed="neither"), None],
         "delta": [Interval(Real, 0, 1, closed="neither"), None],
         "clip": [CLIP_RANGE, StrOptions({"auto"})],
-        "privacy": [HasMethods(["mechanism", "strength", "validate"]), None],
+        "privacy": "no_validation",  # by `check_model`
         "ledger": [PrivacyLedger, None],
         "random_state": ["random_state"],
     }
@@ -78,8 +78,13 @@ class PrivacyMixin:
         super().set_params(**nested)  # type: ignore[misc]
         return self
 
+    def _validate_params(self) -> None:
+        check_model(self.privacy)
+        super()._validate_params()  # type: ignore[misc]
+
     def _privacy_model(self) -> PrivacyModel:
         """Read `eps`, `delta` and `privacy`, checked."""
+        check_model(self.privacy)
         model = self.privacy
         if model is not None:
             if self.eps is not None or self.delta is not None:

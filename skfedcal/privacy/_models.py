@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from skfedcal.privacy._ledger import PrivacyLedger
 
 Unit = Literal["client", "example"]
+_MODEL = ("unit", "private", "validate", "strength", "mechanism")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,9 @@ class SecureAggregation(FrozenParams):
 class CentralDP(FrozenParams):
     """Differential privacy with a server that sees exact sums and adds the noise.
 
-    Sums of terms with an L2 bound get Gaussian noise; counts with an L1 bound get
-    Laplace noise, which has a pure eps and needs no `delta` or `accountant`.
+    Sums of terms with an L2 bound get Gaussian noise; if all have an L1 bound, as
+    counts have, they get Laplace noise, which has a pure eps and needs no `delta` or
+    `accountant`.
 
     Parameters
     ----------
@@ -278,6 +280,22 @@ def usual_delta(
             stacklevel=4,
         )
     return float(delta)
+
+
+def check_model(privacy: object) -> None:
+    """Raise for what is neither None nor a privacy model."""
+    if privacy is None:
+        return
+    if isinstance(privacy, type) and hasattr(privacy, "mechanism"):
+        raise TypeError(
+            f"privacy={privacy.__name__} is a class; pass an object of it, such as "
+            f"{privacy.__name__}(...)."
+        )
+    if not all(hasattr(privacy, name) for name in _MODEL):
+        raise TypeError(
+            f"privacy={privacy!r} is no privacy model; pass None, SecureAggregation(), "
+            "CentralDP(eps=...) or another object of skfedcal.privacy."
+        )
 
 
 def check_eps(eps: object) -> None:

@@ -62,6 +62,9 @@ class PaidSum:
         self._next_round = 0
         self._clips: dict[str, float | None] = {}
 
+    # Clients in a sum that may be opened: no noise is made of shares.
+    n_min = 0
+
     @property
     def secure(self) -> bool:
         """Whether the guarantee is real."""

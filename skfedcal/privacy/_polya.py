@@ -3,8 +3,10 @@
 A share is the difference of two negative binomial variables with exponent
 ``1 / n_shares``. Each of these is a sum of a Poisson number of logarithmic variables.
 The share of a whole block is thus a Poisson number of arrivals, each at a uniform cell,
-with a uniform sign and a logarithmic size. Most shares among many clients are zero and
-cost one word.
+with a uniform sign and a logarithmic size. Most shares of counts among many clients are
+zero and cost one word.
+
+Needs numpy only: this is code that runs at a site.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal.privacy._entropy import Entropy
+from skfedcal.privacy._logarithmic import SIZE_ERROR, log_weight, logarithmic
 from skfedcal.privacy._samplers import (
     _CDF_BITS,
     _PRECISION,
-    _exp_fixed,
     _look_up,
     _make_table,
     _Table,
@@ -37,8 +39,10 @@ __all__ = [
     "polya_sum",
 ]
 
-# The law of sizes is a table of about 100 scales.
-MAX_POLYA_SCALE = 2.0**13
+# Sizes end below 100 scales: sums of them stay far inside int64.
+MAX_POLYA_SCALE = 2.0**40
+# Arrivals at a number: 2 log(1 + scale) on average, which is less.
+_MAX_ARRIVALS = 60
 # A larger mean is drawn in parts: the numbers of a table grow with it.
 _MAX_MEAN = 64
 _CUT = _CDF_BITS + 16
@@ -51,7 +55,7 @@ class PolyaLaw(NamedTuple):
 
     counts: _Table
     n_draws: int  # of `counts`, which are added up
-    sizes: _Table  # of arrivals, less 1
+    scale: float  # of the sizes of arrivals
     mean: float  # arrivals per client
 
 
@@ -71,11 +75,10 @@ def polya_law(scale: float, size: int, n_shares: int, n_held: int = 1) -> PolyaL
         Shares that are drawn together.
     """
     check_scale(scale)
-    sizes, total = _logarithmic(scale)
-    mean = 2 * size * total * n_held // n_shares
+    mean = 2 * size * log_weight(scale) * n_held // n_shares
     n_draws = max(1, -(-mean // (_MAX_MEAN << _PRECISION)))
     counts = _poisson(mean // n_draws)
-    return PolyaLaw(counts, n_draws, sizes, mean / (1 << _PRECISION))
+    return PolyaLaw(counts, n_draws, scale, mean / (1 << _PRECISION))
 
 
 def polya_shares(
@@ -105,26 +108,24 @@ def polya_sum(
 
 
 def check_scale(scale: float) -> None:
-    """Refuse noise that is too wide for a table of shares."""
+    """Refuse noise that is too wide for shares."""
     if not 0 < scale <= MAX_POLYA_SCALE:
         raise ValueError(
-            f"Noise of scale {scale:g} has no table of shares (at most "
-            f"{MAX_POLYA_SCALE:g}). Pass a larger eps, a smaller bound per client, or "
-            "mode='fast' without n_min."
+            f"Noise of scale {scale:g} is too wide for shares (at most "
+            f"{MAX_POLYA_SCALE:g}). Pass a larger eps or a smaller bound per client."
         )
 
 
 def polya_error(n_values: int, n_shares: int) -> float:
     """Return a bound on the total variation of `n_shares` shares from their law.
 
-    A table of K entries is off by K 2^-128. Counts read one of at most 400 entries per
-    64 arrivals, sizes one of at most 100 scales; a number has 2 log(1 + scale) arrivals
-    in all, which is less than 20.
+    A table of K entries is off by K 2^-128; counts read one of at most 400 entries per
+    64 arrivals.
     """
-    counts = 400 * (n_shares + 20 * n_values / _MAX_MEAN)
-    sizes = 20 * n_values * 100 * MAX_POLYA_SCALE
+    arrivals = _MAX_ARRIVALS * n_values
+    counts = 400 * (n_shares + arrivals / _MAX_MEAN) * 2.0**-128
     # Twice, for what the fixed-point weights and the cut tails leave out.
-    return 2 * (counts + sizes) * 2.0**-128
+    return 2 * (counts + arrivals * SIZE_ERROR)
 
 
 def _arrive(
@@ -139,23 +140,8 @@ def _arrive(
         return
     source = streams.own(2 * stream + 1, client)
     place = uniform_below(n, 2 * out.size, source)
-    jump = _look_up(law.sizes, source.uint64(n), source) + 1
+    jump = logarithmic(n, law.scale, source)
     np.add.at(out, place >> 1, np.where(place & 1, jump, -jump))
-
-
-@functools.lru_cache(maxsize=8)
-def _logarithmic(scale: float) -> tuple[_Table, int]:
-    """Law of ``q**k / k`` for k = 1, 2, ..., and the sum of these in fixed point."""
-    numerator, denominator = scale.as_integer_ratio()
-    ratio = _exp_fixed(denominator, numerator)
-    power = ratio
-    weights: list[int] = []
-    k = 1
-    while not weights or power >> (_PRECISION - _CUT):
-        weights.append(power // k)
-        power = power * ratio >> _PRECISION
-        k += 1
-    return _make_table(weights if any(weights) else [1]), sum(weights)
 
 
 def _poisson(mean: int) -> _Table:

@@ -27,8 +27,8 @@ class PrivacyReport:
     trust : str
         Who is trusted with what.
     secure : bool
-        Whether noise came from the operating system; False after a seeded fit, whose
-        noise anybody with the seed can take off again.
+        Whether noise came from the operating system and was drawn by those whom the
+        model trusts with it. False: the fit is a simulation.
     accountant : str
         How rounds were added up.
     n_rounds, n_clients : int
@@ -37,6 +37,8 @@ class PrivacyReport:
         What must hold for the guarantee.
     ledger_ids : tuple of str
         Records of the ledger that paid for it.
+    seeded : bool
+        Whether noise came from a seed, with which anybody can take it off again.
     """
 
     eps: float = inf
@@ -53,6 +55,7 @@ class PrivacyReport:
     n_clients: int = 0
     assumptions: tuple[str, ...] = ()
     ledger_ids: tuple[str, ...] = ()
+    seeded: bool = False
 
     @property
     def private(self) -> bool:
@@ -62,12 +65,11 @@ class PrivacyReport:
     def __repr__(self) -> str:
         if not self.private:
             return f"PrivacyReport(no differential privacy; {self.trust})"
-        mode = "" if self.secure else "SIMULATED, seeded noise: no guarantee; "
         bounds = ", ".join(
             f"{k} {v:.4g}" for k, v in self.clip.items() if v is not None
         )
         lines = [
-            f"PrivacyReport({mode}eps={self.eps:g}, delta={self.delta:.3g}",
+            f"PrivacyReport({self._simulated}eps={self.eps:g}, delta={self.delta:.3g}",
             f"  hides one {self.unit} among {self.n_clients} ({self.adjacency})",
             f"  noise {self.noise_multiplier:.4f} x the bound, {self.n_rounds} "
             f"round(s), accountant {self.accountant}"
@@ -78,3 +80,11 @@ class PrivacyReport:
             f"  ledger: {', '.join(i[:12] for i in self.ledger_ids) or 'none'})",
         ]
         return "\n".join(lines)
+
+    @property
+    def _simulated(self) -> str:
+        if self.secure:
+            return ""
+        if self.seeded:
+            return "SIMULATED, seeded noise: no guarantee; "
+        return "SIMULATED, noise drawn at once by who holds the exact values; "

@@ -24,6 +24,7 @@ __all__ = [
     "discrete_gaussian",
     "discrete_gaussian_base",
     "discrete_laplace",
+    "geometric",
 ]
 
 # The law of 128*X1 + X2 for two draws of scale 512 differs from the discrete Gaussian
@@ -128,12 +129,32 @@ def discrete_laplace(n: int, scale: float, entropy: Entropy) -> NDArray[np.int64
             f"scale={scale!r} is not a scale of the discrete Laplace law; "
             f"pass 0 < scale <= {MAX_LAPLACE_SCALE:.0f}."
         )
+    pairs = geometric(2 * n, scale, entropy)
+    return pairs[::2] - pairs[1::2]
+
+
+def geometric(n: int, scale: float, entropy: Entropy) -> NDArray[np.int64]:
+    """Draw `n` integers with ``P(k)`` proportional to ``exp(-k / scale)``, k >= 0.
+
+    Parameters
+    ----------
+    n : int
+        Number of values.
+    scale : float
+        Positive scale, at most `MAX_LAPLACE_SCALE`.
+    entropy : Entropy
+        Source of random words.
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+    """
     base, tables = _geometric_tables(float(scale))
-    geometric = np.zeros(2 * n, dtype=np.int64)
+    values = np.zeros(n, dtype=np.int64)
     for table in reversed(tables):
-        geometric *= base
-        geometric += _look_up(table, entropy.uint64(2 * n), entropy)
-    return geometric[::2] - geometric[1::2]
+        values *= base
+        values += _look_up(table, entropy.uint64(n), entropy)
+    return values
 
 
 def _look_up(table: _Table, words: Words, entropy: Entropy) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 import math
 import pickle
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from scipy import stats
 from sklearn.base import clone
 
 from skfedcal import (
+    ClasswiseResiduals,
     FedBiasTempCalibrator,
     FedBinCalibrator,
     FederatedRunner,
@@ -227,13 +229,86 @@ def test_reals_are_hidden_on_a_lattice_finer_than_the_noise():
     assert code.limit == 1 / code.step
 
 
+@dataclass(frozen=True)
+class Thirds(Cells):
+    """A third of each count: numbers that no lattice holds."""
+
+    def query(self, broadcast, clients):
+        return {n: r / 3 for n, r in super().query(broadcast, clients).items()}
+
+
+@pytest.mark.parametrize("n_min", [None, 8])
+def test_shares_hide_reals_with_the_same_law_in_both_modes(n_min):
+    algorithm, data = Thirds((8000,), kind="real", sparse=False), dataset(10)
+    noise = {}
+    for mode in MODES:
+        model = DistributedDP(1.0, n_min=n_min, mode=mode)
+        history, _ = released(model, algorithm, data, seed=6)
+        exact = np.bincount(data.labels, minlength=8000) / 3
+        noise[mode] = history[0].total["b0"] - exact
+        if n_min is None:
+            law = stats.laplace(scale=1.0)
+            assert stats.kstest(noise[mode], law.cdf).pvalue > ALPHA
+        # Laplace noise has a kurtosis of 6: a standard error is sqrt(5 / 8000) = 2.5 %.
+        spread = 2 * 10 / (n_min or 10)
+        assert noise[mode].var() == pytest.approx(spread, rel=0.15)
+    assert stats.ks_2samp(*noise.values()).pvalue > ALPHA
+
+
 @pytest.mark.parametrize(
-    "model", [DistributedDP(1.0, mode="faithful"), DistributedDP(1.0, n_min=8)]
+    "model", [DistributedDP(0.7, mode="faithful"), DistributedDP(0.7, n_min=8)]
 )
-def test_reals_are_not_rounded_to_the_coarse_lattice_of_shares(model):
-    algorithm = Cells(kind="real", sparse=False)
-    with pytest.raises(ValueError, match="rounded with a bias"):
-        released(model, algorithm, dataset(9))
+def test_shares_are_drawn_on_the_fine_lattice_of_the_central_model(model):
+    algorithm = Thirds((40,), kind="real", sparse=False)
+    shared = build(model, algorithm, dataset(9))
+    codec = shared.codec(algorithm.spec({}))
+    assert codec == build(CentralDP(0.7), algorithm, dataset(9)).codec(
+        algorithm.spec({})
+    )
+    assert shared._scales(codec, 0)["b0"] >= 2.0**24
+    # Rounding moves a sum over n clients by n/2 steps at most.
+    code = codec.blocks["b0"]
+    rows = np.random.default_rng(0).dirichlet(np.ones(40), size=500)
+    error = code.decode(code.encode(rows).sum(axis=0)) - rows.sum(axis=0)
+    assert np.abs(error).max() <= 250 * code.step + 1e-12
+    # A million clients that all err to one side stay far below the noise.
+    assert 1e6 * code.step / 2 < 0.05 / 0.7
+
+
+@given(
+    steps=st.lists(st.floats(-3e8, 3e8), min_size=1, max_size=60),
+    eps=st.floats(0.01, 60.0),
+    adjacency=st.sampled_from(["zero-out", "replace"]),
+)
+def test_what_rounding_adds_to_a_norm_is_paid_for(steps, eps, adjacency):
+    # Halves are rounded up in all dimensions at once: the worst that can happen.
+    algorithm = Cells((len(steps),), kind="real", clip=1.5)
+    model = DistributedDP(eps, adjacency=adjacency, mode="faithful")
+    mechanism = build(model, algorithm, dataset(9))
+    codec = mechanism.codec(algorithm.spec({}))
+    code, scale = codec.blocks["b0"], mechanism._scales(codec, 0)["b0"]
+    worst = (np.trunc(steps) + 0.5) * code.step
+    longest = max(
+        sum(abs(int(q)) for q in code.encode(row[None]).ravel())
+        for row in (worst, worst * 1e-6, np.asarray(steps) * code.step)
+    )
+    assert longest <= code.limit
+    reach = 2 if adjacency == "replace" else 1
+    assert Fraction(reach * longest) <= Fraction(eps) * Fraction(scale)
+
+
+def test_classwise_residuals_run_with_shares_of_clients():
+    fed = make_federation(n_clients=60, n_samples=600, n_classes=3, random_state=0)
+    central = ClasswiseResiduals.fit(fed.clients, privacy=CentralDP(1.0))
+    for mode in MODES:
+        for n_min in (None, 48):
+            model = DistributedDP(1.0, n_min=n_min, mode=mode)
+            shared = ClasswiseResiduals.fit(fed.clients, privacy=model, random_state=0)
+            wider = 60 / (n_min or 60)
+            assert shared.noise_variance_ == pytest.approx(
+                wider * central.noise_variance_, rel=1e-6
+            )
+            assert np.isfinite(shared.residuals_).all()
 
 
 def test_every_sum_that_is_opened_has_enough_shares():
@@ -438,8 +513,8 @@ def test_a_block_without_an_l1_bound_is_refused():
     mechanism.codec({"x": BlockSpec((1,), clip=1.0)})  # one number has one norm
     with pytest.raises(ValueError, match="a bound of 1 at least"):
         mechanism.codec({"x": BlockSpec((3,), "count", clip=0.5, norm="l1")})
-    with pytest.raises(ValueError, match="no table of shares"):
-        build(DistributedDP(1e-5, mode="faithful"), Cells(), dataset(9)).codec(
+    with pytest.raises(ValueError, match="too wide for shares"):
+        build(DistributedDP(1e-13, mode="faithful"), Cells(), dataset(9)).codec(
             Cells().spec({})
         )
 

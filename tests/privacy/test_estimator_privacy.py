@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import re
 import warnings
 from dataclasses import dataclass, field
 
@@ -11,13 +12,31 @@ import pytest
 from scipy import stats
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.naive_bayes import GaussianNB
 
-from skfedcal import FedBinCalibrator, FederatedRunner, FedTempCalibrator
+from skfedcal import (
+    ClasswiseResiduals,
+    FedBinCalibrator,
+    FederatedCalibratedClassifier,
+    FederatedRunner,
+    FedTempCalibrator,
+    ScoreHistogram,
+)
 from skfedcal.algorithms import ClassHistograms, TemperaturePosterior
 from skfedcal.data._dataset import FederatedDataset
+from skfedcal.evaluation import federated_calibration_error
 from skfedcal.exceptions import PrivacyWarning, SimulatedPrivacyWarning
 from skfedcal.federation import respond
-from skfedcal.privacy import CentralDP, PrivacyLedger, SecureAggregation, _codec, gdp_mu
+from skfedcal.privacy import (
+    CentralDP,
+    DistributedDP,
+    LocalDP,
+    PrivacyLedger,
+    SecureAggregation,
+    SourceDP,
+    _codec,
+    gdp_mu,
+)
 from skfedcal.privacy._entropy import SeededEntropy
 from skfedcal.privacy._models import ReleasePlan
 from skfedcal.privacy._samplers import GAUSSIAN_SIGMA
@@ -96,6 +115,38 @@ def test_no_eps_means_exact_sums_and_no_debit(cls, params):
 def test_bad_eps_is_refused(cls, eps):
     with pytest.raises(ValueError, match="eps"):
         cls(eps=eps).fit(CLIENTS)
+
+
+MODELS = [SecureAggregation, CentralDP, DistributedDP, LocalDP, SourceDP]
+COLLECTORS = [
+    lambda privacy: ClasswiseResiduals.fit(CLIENTS, privacy=privacy),
+    lambda privacy: ScoreHistogram.fit(CLIENTS, kind="top", privacy=privacy),
+    lambda privacy: federated_calibration_error(CLIENTS, privacy=privacy),
+    lambda privacy: FederatedCalibratedClassifier(
+        GaussianNB(), FedTempCalibrator(privacy=privacy)
+    ).fit(*pooled()[:2], client_ids=pooled()[2]),
+]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_class_of_models_is_no_model(model, calibrator_class):
+    name = model.__name__
+    message = rf"privacy={name} is a class; pass .* {name}\(\.\.\.\)"
+    with pytest.raises(TypeError, match=message):
+        calibrator_class(privacy=model).fit(CLIENTS)
+    for collect in COLLECTORS:
+        with pytest.raises(TypeError, match=message):
+            collect(model)
+
+
+@pytest.mark.parametrize("wrong", [1.0, "dp", int, object(), [CentralDP(1.0)], {}])
+def test_what_is_no_privacy_model_is_named(wrong, calibrator_class):
+    message = rf"privacy={re.escape(repr(wrong))} is no.* privacy model; pass None, "
+    with pytest.raises(TypeError, match=message):
+        calibrator_class(privacy=wrong).fit(CLIENTS)
+    for collect in COLLECTORS:
+        with pytest.raises(TypeError, match=message):
+            collect(wrong)
 
 
 @pytest.mark.parametrize("cls", ESTIMATORS)

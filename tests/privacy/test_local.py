@@ -234,7 +234,11 @@ def test_a_fast_run_is_a_simulation_whatever_its_entropy():
         mechanism.open("run")
         report = mechanism.report()
         assert report.secure is real
+        assert report.seeded is (seed is not None)
         assert ("SIMULATED" in repr(report)) is not real
+        assert ("seeded" in repr(report)) is (seed is not None)
+        by_holder = "SIMULATED, noise drawn at once by who holds the exact values"
+        assert (by_holder in repr(report)) is (not real and seed is None)
         assert report.trust.startswith("local: every client randomises")
         assert ("not each report" in report.trust) == (mode == "fast")
         assert report.eps == 2.0 and report.delta == 0.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from skfedcal.algorithms import BlockSpec, CellRows
-from skfedcal.privacy import _polya
+from skfedcal.privacy import _logarithmic, _polya
 from skfedcal.privacy._codec import BlockCode, Codec, add_up
 from skfedcal.privacy._entropy import SeededEntropy, _FromWords
 from skfedcal.privacy._fast import summed_laplace, summed_reports
@@ -414,7 +414,10 @@ def test_tables_of_shares_are_exact(scale):
         assert law.n_draws == 1
         for table, weight in (
             (law.counts, lambda k: mpmath.exp(-mean) * mean**k / mpmath.factorial(k)),
-            (law.sizes, lambda k: q ** (k + 1) / (k + 1) / rate),
+            (
+                _logarithmic._table(scale)[0],
+                lambda k: q ** (k + 1) / (k + 1) / rate,
+            ),
         ):
             partial = mpmath.mpf(0)
             for k, (high, low) in enumerate(zip(table.high, table.low, strict=True)):
@@ -428,13 +431,14 @@ def test_the_error_that_is_charged_covers_all_tables():
         (30.0, 3000, 10),
         (0.1, 5, 10**6),
         (2000.0, 50, 1),
+        (1e7, 3, 40),
     ]:
         law = _polya.polya_law(scale, size, n_shares)
         tables = n_shares * law.n_draws * len(law.counts.high)
-        tables += (n_shares * law.mean + 1) * len(law.sizes.high)
-        assert tables * 2.0**-128 < _polya.polya_error(size, n_shares)
-    with pytest.raises(ValueError, match="no table of shares"):
-        _polya.polya_law(1e5, 3, 3)
+        error = tables * 2.0**-128 + n_shares * law.mean * _logarithmic.SIZE_ERROR
+        assert error < _polya.polya_error(size, n_shares)
+    with pytest.raises(ValueError, match="too wide for shares"):
+        _polya.polya_law(2.0**41, 3, 3)
 
 
 def test_sums_of_laplace_noise_have_the_law_of_single_draws():
@@ -451,6 +455,7 @@ def test_sums_of_laplace_noise_have_the_law_of_single_draws():
 
 SHARES = {
     "polya": PolyaShares({"a": 2.0, "b": 5.0}, 3),
+    "wide polya": PolyaShares({"a": 2.0, "b": 1e6}, 3),
     "laplace": LaplaceShares({"a": 2.0, "b": 5.0}),
     "gaussian": GaussianShares(),
 }

@@ -187,6 +187,8 @@ def test_only_a_faithful_run_with_real_entropy_is_real():
     ):
         report = build(SourceDP(1.0, mode), Cells(), dataset(), seed=seed).report()
         assert report.secure is real
+        assert ("seeded noise" in repr(report)) is (seed is not None)
+        assert ("who holds the exact values" in repr(report)) is (mode == "fast")
         assert report.trust.startswith("source: every client adds the noise")
 
 
