@@ -7,6 +7,7 @@ from skfedcal._version import __version__
 
 if TYPE_CHECKING:
     from skfedcal.calibrators import (
+        FedAccTempCalibrator,
         FedAutoCalibrator,
         FedBBQCalibrator,
         FedBiasTempCalibrator,
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
         FedMLPCalibrator,
         FedOPVectorCalibrator,
         FedTempCalibrator,
+        FedTopBinCalibrator,
         FedVectorCalibrator,
         client_temperatures,
         load,
@@ -65,6 +67,7 @@ __all__ = [
     "DirichletPartitioner",
     "DistributedDP",
     "Estimate",
+    "FedAccTempCalibrator",
     "FedAutoCalibrator",
     "FedBBQCalibrator",
     "FedBiasTempCalibrator",
@@ -77,6 +80,7 @@ __all__ = [
     "FedReliabilityDisplay",
     "FedRocDisplay",
     "FedTempCalibrator",
+    "FedTopBinCalibrator",
     "FedVectorCalibrator",
     "FederatedCalibratedClassifier",
     "FederatedDataset",
@@ -110,6 +114,7 @@ __getattr__, __dir__, _names = attach(
     __name__,
     {
         "calibrators": [
+            "FedAccTempCalibrator",
             "FedAutoCalibrator",
             "FedBBQCalibrator",
             "FedBiasTempCalibrator",
@@ -119,6 +124,7 @@ __getattr__, __dir__, _names = attach(
             "FedMatrixCalibrator",
             "FedOPVectorCalibrator",
             "FedTempCalibrator",
+            "FedTopBinCalibrator",
             "FedVectorCalibrator",
             "client_temperatures",
             "load",

@@ -13,6 +13,7 @@ from sklearn.datasets import make_classification
 from threadpoolctl import threadpool_limits
 
 from skfedcal import (
+    FedAccTempCalibrator,
     FedAutoCalibrator,
     FedBBQCalibrator,
     FedBiasTempCalibrator,
@@ -23,6 +24,7 @@ from skfedcal import (
     FedMLPCalibrator,
     FedOPVectorCalibrator,
     FedTempCalibrator,
+    FedTopBinCalibrator,
     FedVectorCalibrator,
     LogitTransformer,
     make_federation,
@@ -34,6 +36,7 @@ settings.register_profile("deep", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repo"))
 
 CALIBRATORS = [
+    FedAccTempCalibrator,
     FedAutoCalibrator,
     FedBBQCalibrator,
     FedBiasTempCalibrator,
@@ -43,6 +46,7 @@ CALIBRATORS = [
     FedMatrixCalibrator,
     FedOPVectorCalibrator,
     FedTempCalibrator,
+    FedTopBinCalibrator,
     FedVectorCalibrator,
 ]
 ESTIMATORS = [*CALIBRATORS, FederatedCalibratedClassifier, LogitTransformer]

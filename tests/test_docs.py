@@ -8,7 +8,18 @@ import pytest
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = [DOCS / "index.rst", *sorted(DOCS.glob("guide/*.rst"))]
-ROOMS = ("", ".compose", ".data", ".exceptions", ".federation", ".metrics", ".privacy")
+ROOMS = (
+    "",
+    ".compose",
+    ".data",
+    ".datasets",
+    ".evaluation",
+    ".exceptions",
+    ".federation",
+    ".metrics",
+    ".plotting",
+    ".privacy",
+)
 
 pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="no docs in this copy")
 

@@ -22,6 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skfedcal import (
     CentralDP,
+    FedAccTempCalibrator,
     FedAutoCalibrator,
     FedBBQCalibrator,
     FedBiasTempCalibrator,
@@ -33,6 +34,7 @@ from skfedcal import (
     FedMLPCalibrator,
     FedOPVectorCalibrator,
     FedTempCalibrator,
+    FedTopBinCalibrator,
     FedVectorCalibrator,
     LogitTransformer,
     PrivacyLedger,
@@ -64,6 +66,11 @@ EQUIVALENCE_CHECKS = [
 ]
 
 CHECKED = [
+    FedAccTempCalibrator(),
+    FedAccTempCalibrator(objective="ece"),
+    FedAccTempCalibrator(objective="nll", search="bisect"),
+    FedAccTempCalibrator(1.0, random_state=0),
+    FedAccTempCalibrator(1.0, search="golden", if_improves=False, random_state=0),
     FedAutoCalibrator(),
     FedAutoCalibrator(1.0, random_state=0),
     FedBiasTempCalibrator(),
@@ -86,6 +93,9 @@ CHECKED = [
     FedHistogramCalibrator(1.0, method="beta", if_improves=False, random_state=0),
     FedMLPCalibrator(hidden=(8,)),
     FedMLPCalibrator(1.0, hidden=(8,), random_state=0),
+    FedTopBinCalibrator(),
+    FedTopBinCalibrator(shrink=False, monotone=False, keep_order=False),
+    FedTopBinCalibrator(1.0, if_improves=False, random_state=0),
     FedVectorCalibrator(),
     FedVectorCalibrator(solver="average", local_solver="gd"),
     FedVectorCalibrator(1.0, random_state=0),
@@ -349,6 +359,7 @@ def test_sample_weight_must_be_requested_under_routing(features):
         FedTempCalibrator(solver="average"),
         FedBinCalibrator(),
         FedBinCalibrator(n_bins=4, normalize="logit", clip=20.0),
+        FedTopBinCalibrator(),
     ],
     ids=str,
 )

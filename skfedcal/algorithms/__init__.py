@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from skfedcal._lazy import attach
 
 if TYPE_CHECKING:
+    from skfedcal.algorithms._accuracy_root import AccuracyRoot
     from skfedcal.algorithms._base import (
         BlockSpec,
         CellRows,
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from skfedcal.algorithms._bias_private import BiasTemperaturePosterior
     from skfedcal.algorithms._binning import ClassHistograms
     from skfedcal.algorithms._class_residuals import ClassResiduals
+    from skfedcal.algorithms._ece_grid import EceGrid
     from skfedcal.algorithms._families import MatrixMap, OrderPreservingMap, VectorMap
+    from skfedcal.algorithms._gap_parts import GapParts
     from skfedcal.algorithms._local_average import LocalAverage
     from skfedcal.algorithms._mlp import MLPAveraging
     from skfedcal.algorithms._one_vs_rest import OneVsRestCounts
@@ -30,8 +33,11 @@ if TYPE_CHECKING:
     )
     from skfedcal.algorithms._temperature_grid import TemperatureGrid
     from skfedcal.algorithms._temperature_private import TemperaturePosterior
+    from skfedcal.algorithms._temperature_search import TemperatureSearch
+    from skfedcal.algorithms._top_bins import TopBinCounts
 
 __all__ = [
+    "AccuracyRoot",
     "BiasTemperatureNewton",
     "BiasTemperaturePosterior",
     "BiasTemperatureResidual",
@@ -39,7 +45,9 @@ __all__ = [
     "CellRows",
     "ClassHistograms",
     "ClassResiduals",
+    "EceGrid",
     "FederatedAlgorithm",
+    "GapParts",
     "LocalAverage",
     "MLPAveraging",
     "MatrixMap",
@@ -53,6 +61,8 @@ __all__ = [
     "TemperatureGrid",
     "TemperatureNewton",
     "TemperaturePosterior",
+    "TemperatureSearch",
+    "TopBinCounts",
     "VectorMap",
     "local_temperatures",
 ]
@@ -60,12 +70,15 @@ __all__ = [
 __getattr__, __dir__, _names = attach(
     __name__,
     {
+        "_accuracy_root": ["AccuracyRoot"],
         "_base": ["BlockSpec", "CellRows", "FederatedAlgorithm", "NoiseLaw", "Sums"],
         "_bias_newton": ["BiasTemperatureNewton"],
         "_bias_private": ["BiasTemperaturePosterior"],
         "_binning": ["ClassHistograms"],
         "_class_residuals": ["ClassResiduals"],
+        "_ece_grid": ["EceGrid"],
         "_families": ["MatrixMap", "OrderPreservingMap", "VectorMap"],
+        "_gap_parts": ["GapParts"],
         "_local_average": ["LocalAverage"],
         "_mlp": ["MLPAveraging"],
         "_one_vs_rest": ["OneVsRestCounts"],
@@ -76,5 +89,7 @@ __getattr__, __dir__, _names = attach(
         "_temperature_average": ["TemperatureAverage", "local_temperatures"],
         "_temperature_grid": ["TemperatureGrid"],
         "_temperature_private": ["TemperaturePosterior"],
+        "_temperature_search": ["TemperatureSearch"],
+        "_top_bins": ["TopBinCounts"],
     },
 )

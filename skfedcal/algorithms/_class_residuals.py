@@ -9,6 +9,7 @@ import numpy as np
 from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
 from skfedcal.algorithms._binning import bin_index, softmax64
 from skfedcal.algorithms._own_rows import kept_rows, packed
+from skfedcal.algorithms._positions import InputType, class_rows
 from skfedcal.data._dataset import FederatedDataset
 
 # |1 - p_y| + sum of the other p_k is at most 2, whatever the number of classes.
@@ -51,6 +52,8 @@ class ClassResiduals:
         Bound what a client sends: L1 norm 2 for each of its rows.
     count_rows : bool, default=True
         Ask for the number of rows, too; else every unit has one.
+    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
+        What the columns of a site's rows hold; one per class, or one fewer.
     salt : int, default=0
         Public number in the choice of rows.
     n_rounds : int, default=1
@@ -61,6 +64,7 @@ class ClassResiduals:
     max_examples: int | None = None
     private: bool = False
     count_rows: bool = True
+    input_type: InputType = "logits"
     salt: int = 0
     n_rounds: int = 1
 
@@ -101,7 +105,8 @@ class ClassResiduals:
         step = max(1, _BLOCK_CELLS // n_classes)
         for start in range(0, len(rows), step):
             part = slice(start, start + step)
-            residual, cell = self._cells(rows[part], labels[part])
+            own = class_rows(rows[part], self.input_type, n_classes)
+            residual, cell = self._cells(own, labels[part])
             cell += owner[part, None] * size
             # In the order of rows: a client's sum depends on its own rows only.
             np.add.at(sums, cell.reshape(-1), residual.reshape(-1))

@@ -1,4 +1,4 @@
-"""Counts of class scores, read from logits, by score bucket."""
+"""Counts of scores, mapped from what a site holds, by score bucket."""
 
 from __future__ import annotations
 
@@ -8,83 +8,108 @@ from typing import Literal
 import numpy as np
 
 from skfedcal import _logits
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec
-from skfedcal.algorithms._own_rows import kept_rows, packed
-from skfedcal.algorithms._score_counts import ScoreCounts, bucket_index
+from skfedcal.algorithms._base import Array
+from skfedcal.algorithms._positions import (
+    LOGIT_RANGE,
+    InputType,
+    Space,
+    class_rows,
+    place_of_odds,
+    place_of_proba,
+    sigmoid,
+)
+from skfedcal.algorithms._score_counts import ScoreCounts
 from skfedcal.data._dataset import FederatedDataset
 
-# Log-odds beyond this are in the outermost buckets of the logit grid.
-LOGIT_RANGE = 16.0
+__all__ = ["LOGIT_RANGE", "ClassScoreCounts", "log_odds"]
 
 
 @dataclass(frozen=True, slots=True)
 class ClassScoreCounts(ScoreCounts):
-    """Count rows of logits by label and by the bucket of a class's score.
+    """Count rows of scores by label and by the bucket of a class's score.
+
+    Rows are in the columns that a site has them in: one per class, or one fewer.
 
     Parameters
     ----------
     scores : {'binary', 'top', 'ovr'}, default='binary'
-        Score and label of a row: the second of two classes; the most probable class and
+        Score and label of a row: one of two classes; the most probable class and
         whether it is the right one; or every class against the rest, which makes as
         many tables, and as many times the norm, as there are classes.
     space : {'both', 'prob', 'logit'}, default='logit'
         Scale on which buckets have equal width; 'both' is the mean of the other two.
     n_classes : int, default=2
-        Classes, for 'ovr'.
+        Classes.
     weighted : bool, default=False
-        Rows carry weights, so that counts are real numbers.
+        Rows carry weights, so that counts are real numbers; with ``weighting='client'``
+        they are not read.
+    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
+        What the columns hold.
+    positive : {0, 1}, default=1
+        Column of the positive class, for 'binary'.
+    cut : float, default=None
+        Two buckets in place of those of `space`, for 'binary': probabilities below
+        `cut`, and from it on.
     """
 
     scores: Literal["binary", "top", "ovr"] = "binary"
-    space: Literal["both", "prob", "logit"] = "logit"
+    space: Space = "logit"
     n_classes: int = 2
     weighted: bool = False
+    input_type: InputType = "logits"
+    positive: int = 1
+    cut: float | None = None
 
     @property
     def n_tables(self) -> int:  # type: ignore[override]
         """Negatives and positives of each score."""
         return 2 * self.n_classes if self.scores == "ovr" else 2
 
-    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
-        return {
-            f"level_{bits}": BlockSpec(
-                (self.n_tables, 2**bits),
-                kind="real" if self.weighted else "count",
-                clip=self.clip,
-                norm=self.norm,
-            )
-            for bits in self._asked(int(broadcast["round"]))
-        }
+    @property
+    def _plain(self) -> bool:
+        """Whether every row counts 1."""
+        return self.weighting == "example" and not self.weighted
 
-    def entries(self, clients: FederatedDataset) -> tuple[Array, Array, Array | None]:
-        """Client, leaf cell and weight (None: 1) of every score that counts."""
-        rows, labels, owner = packed(clients)
-        weight = None
-        if self.weighted:
-            assert clients.weights is not None
-            weight = clients.weights[clients.offsets[0] : clients.offsets[-1]]
-        if self.max_examples is not None:
-            kept = kept_rows(clients, self.max_examples, self.salt)
-            rows, labels, owner = rows[kept], labels[kept], owner[kept]
-            weight = None if weight is None else weight[kept]
-        odds, table = self._scored(rows, labels)
-        n_scores = odds.shape[1]
-        bucket = bucket_index(position(odds, self.space), self.levels[-1])
-        cell = table * np.int64(2 ** self.levels[-1]) + bucket
-        if weight is not None:
-            weight = np.repeat(weight, n_scores)
-        return np.repeat(owner, n_scores), cell.reshape(-1), weight
+    def _weights(self, clients: FederatedDataset) -> Array | None:
+        """Weight of each row, if rows carry any."""
+        if not self.weighted:
+            return None
+        assert clients.weights is not None
+        return clients.weights[clients.offsets[0] : clients.offsets[-1]]
 
-    def _scored(self, rows: Array, labels: Array) -> tuple[Array, Array]:
-        """Log-odds of the scores of each row, and the table that each is in."""
-        odds = log_odds(rows)
+    def placed(self, rows: Array, labels: Array) -> tuple[Array, Array]:
+        """Places in [0, 1] of the scores of each row, and the table each is in."""
         if self.scores == "binary":
-            return odds[:, 1:], labels[:, None].astype(np.int64)
+            table = (labels == self.positive)[:, None].astype(np.int64)
+            return self._binary_place(rows)[:, None], table
+        odds = log_odds(class_rows(rows, self.input_type, self.n_classes))
         if self.scores == "ovr":
             classes = np.arange(self.n_classes)
-            return odds, 2 * classes + (labels[:, None] == classes)
+            table = 2 * classes + (labels[:, None] == classes)
+            return place_of_odds(odds, self.space), table
         top = odds.argmax(axis=1)
-        return odds[np.arange(len(top)), top][:, None], (labels == top)[:, None] * 1
+        highest = odds[np.arange(len(top)), top][:, None]
+        right = (labels == top)[:, None].astype(np.int64)
+        return place_of_odds(highest, self.space), right
+
+    def _binary_place(self, rows: Array) -> Array:
+        """Place of the score of the positive class."""
+        if self.input_type == "proba":
+            # Not by logits and back: a probability on an edge must stay on its side.
+            proba = rows[:, -1] if self.positive else rows[:, 0]
+            if rows.shape[1] == 1 and not self.positive:
+                proba = 1 - proba
+            if self.cut is not None:
+                return np.where(proba >= self.cut, 0.75, 0.25)
+            return place_of_proba(proba, self.space)
+        if rows.shape[1] == 1:
+            odds = rows[:, 0].astype(np.float64, copy=False)
+            odds = odds if self.positive else -odds
+        else:
+            odds = log_odds(rows)[:, self.positive]
+        if self.cut is not None:
+            return np.where(sigmoid(odds) >= self.cut, 0.75, 0.25)
+        return place_of_odds(odds, self.space)
 
 
 def log_odds(logits: Array) -> Array:
@@ -110,13 +135,3 @@ def log_odds(logits: Array) -> Array:
     tail = np.exp(second - peak)
     others[which] = peak[:, 0] + np.log(np.einsum("ij->i", tail))
     return np.clip(rows - others, -_logits.MAX_SPAN, _logits.MAX_SPAN)
-
-
-def position(odds: Array, space: str) -> Array:
-    """Place of log-odds in [0, 1]."""
-    scaled = np.clip(odds / (2 * LOGIT_RANGE) + 0.5, 0.0, 1.0)
-    if space == "logit":
-        return scaled
-    with np.errstate(over="ignore"):
-        proba = 1 / (1 + np.exp(-odds))
-    return proba if space == "prob" else (proba + scaled) / 2

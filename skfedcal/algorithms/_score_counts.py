@@ -89,7 +89,7 @@ class ScoreCounts:
         return {
             f"level_{bits}": BlockSpec(
                 (self.n_tables, 2**bits),
-                kind="count" if self.weighting == "example" else "real",
+                kind="count" if self._plain else "real",
                 clip=self.clip,
                 norm=self.norm,
             )
@@ -117,17 +117,37 @@ class ScoreCounts:
         return out
 
     def entries(self, clients: FederatedDataset) -> tuple[Array, Array, Array | None]:
-        """Client, leaf cell and weight (None: 1) of every row that counts."""
+        """Client, leaf cell and weight (None: 1) of every score that counts."""
         rows, labels, owner = packed(clients)
-        position = rows[:, 0]
-        sizes = clients.sizes
+        sizes, weight = clients.sizes, self._weights(clients)
         if self.max_examples is not None:
             kept = kept_rows(clients, self.max_examples, self.salt)
-            position, labels, owner = position[kept], labels[kept], owner[kept]
+            rows, labels, owner = rows[kept], labels[kept], owner[kept]
+            weight = None if weight is None else weight[kept]
             sizes = np.minimum(sizes, self.max_examples)
-        weight = row_weights(sizes) if self.weighting == "client" else None
-        bucket = bucket_index(position, self.levels[-1])
-        return owner, labels * np.int64(2 ** self.levels[-1]) + bucket, weight
+        if self.weighting == "client":
+            weight = row_weights(sizes)
+        place, table = self.placed(rows, labels)
+        n_scores = place.shape[1]
+        cell = table * np.int64(2 ** self.levels[-1])
+        cell += bucket_index(place, self.levels[-1])
+        if n_scores > 1:
+            owner = np.repeat(owner, n_scores)
+            weight = None if weight is None else np.repeat(weight, n_scores)
+        return owner, cell.reshape(-1), weight
+
+    def placed(self, rows: Array, labels: Array) -> tuple[Array, Array]:
+        """Places in [0, 1] of the scores of each row, and the table each is in."""
+        return rows[:, :1], labels[:, None].astype(np.int64)
+
+    def _weights(self, clients: FederatedDataset) -> Array | None:
+        """Weight of each row, if rows carry any."""
+        return None
+
+    @property
+    def _plain(self) -> bool:
+        """Whether every row counts 1."""
+        return self.weighting == "example"
 
     def update(self, state: CountState, total: Sums, n_clients: int) -> CountState:
         totals, laws = state.totals.copy(), state.laws.copy()

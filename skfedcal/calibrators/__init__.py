@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from skfedcal._lazy import attach
 
 if TYPE_CHECKING:
+    from skfedcal.calibrators._accuracy_temperature import FedAccTempCalibrator
     from skfedcal.calibrators._auto import FedAutoCalibrator
     from skfedcal.calibrators._bbq import FedBBQCalibrator
     from skfedcal.calibrators._bias_temperature import FedBiasTempCalibrator
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from skfedcal.calibrators._persist import load
     from skfedcal.calibrators._score_histogram import FedHistogramCalibrator
     from skfedcal.calibrators._temperature import FedTempCalibrator
+    from skfedcal.calibrators._top_binning import FedTopBinCalibrator
     from skfedcal.calibrators._vector import FedVectorCalibrator
 
 __all__ = [
+    "FedAccTempCalibrator",
     "FedAutoCalibrator",
     "FedBBQCalibrator",
     "FedBiasTempCalibrator",
@@ -28,6 +31,7 @@ __all__ = [
     "FedMatrixCalibrator",
     "FedOPVectorCalibrator",
     "FedTempCalibrator",
+    "FedTopBinCalibrator",
     "FedVectorCalibrator",
     "client_temperatures",
     "load",
@@ -36,6 +40,7 @@ __all__ = [
 __getattr__, __dir__, _names = attach(
     __name__,
     {
+        "_accuracy_temperature": ["FedAccTempCalibrator"],
         "_auto": ["FedAutoCalibrator"],
         "_bbq": ["FedBBQCalibrator"],
         "_bias_temperature": ["FedBiasTempCalibrator"],
@@ -47,6 +52,7 @@ __getattr__, __dir__, _names = attach(
         "_persist": ["load"],
         "_score_histogram": ["FedHistogramCalibrator"],
         "_temperature": ["FedTempCalibrator"],
+        "_top_binning": ["FedTopBinCalibrator"],
         "_vector": ["FedVectorCalibrator"],
     },
 )

@@ -38,6 +38,8 @@ class FitSetting:
     strength: float = inf
     # Rounds that the runner asks for.
     n_rounds: int | None = None
+    # Clients, or rows, among which one hides.
+    n_units: int = 1
 
 
 class BaseCalibrator(
@@ -334,6 +336,7 @@ def _setting(model, clients, runner):
         len(clients),
         model.strength(n_units),
         runner.n_rounds,
+        n_units,
     )
 
 

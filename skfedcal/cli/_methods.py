@@ -40,6 +40,11 @@ METHODS = {
         {"choice": "choice_", "reason": "reason_"},
     ),
     "temp": Method("FedTempCalibrator", ("solver",), {"temperature": "temperature_"}),
+    "acctemp": Method(
+        "FedAccTempCalibrator",
+        (),
+        {"temperature": "temperature_", "queries": "n_queries_"},
+    ),
     "biastemp": Method(
         "FedBiasTempCalibrator",
         ("residual", "class_prior"),
@@ -52,6 +57,7 @@ METHODS = {
     "bbq": Method("FedBBQCalibrator", ("n_levels",), {"levels": "n_levels"}),
     "histogram": Method("FedHistogramCalibrator", (), {"method": "method_"}),
     "bin": Method("FedBinCalibrator", ("n_bins",), {"bins per class": "n_bins"}),
+    "topbin": Method("FedTopBinCalibrator", ("n_bins",), {"bins": "n_bins"}),
 }
 
 

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from skfedcal.algorithms import (
+    AccuracyRoot,
     BiasTemperaturePosterior,
     ClassHistograms,
+    GapParts,
     TemperatureAverage,
     TemperatureGrid,
     TemperatureNewton,
     TemperaturePosterior,
+    TemperatureSearch,
 )
 from skfedcal.data._dataset import BLOCK_CELLS, FederatedDataset
 
@@ -53,6 +56,20 @@ ALGORITHMS = {
     ),
     "bias posterior, plain": at_bias(BiasTemperaturePosterior(), lambda _: np.empty(0)),
     "label frequencies": started(BiasTemperaturePosterior(private_prior=True)),
+    "accuracy root": started(AccuracyRoot(-1.4, 3.5, 0.2)),
+    "gap parts": started(GapParts(-1.4, 3.5, n_points=3)),
+    "gap parts, sums": started(GapParts(-1.4, 3.5, full_rows=0)),
+    **{
+        f"search, {objective}, {search}": started(
+            TemperatureSearch(-1.4, 3.5, objective, search, full_rows=10, n_bins=2)
+        )
+        for objective, search in (
+            ("accuracy", "golden"),
+            ("nll", "golden"),
+            ("nll", "bisect"),
+            ("ece", "golden"),
+        )
+    },
     "histograms": started(ClassHistograms(n_bins=2)),
     "histograms, clipped": started(
         ClassHistograms(n_bins=7, clip_positive=1.3, clip_negative=2.1)

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from skfedcal import FedBinCalibrator, FedTempCalibrator, load, load_federation
+from skfedcal import (
+    FedAccTempCalibrator,
+    FedBinCalibrator,
+    FedTempCalibrator,
+    FedTopBinCalibrator,
+    load,
+    load_federation,
+)
 
 
 def fit(run_json, path, *words):
@@ -36,6 +43,8 @@ def write(path, **arrays):
         (["--eps", "none"], FedTempCalibrator()),
         (["--eps", "1", "--seed", "3"], FedTempCalibrator(eps=1, random_state=3)),
         (["--method", "bin", "--n-bins", "7"], FedBinCalibrator(n_bins=7)),
+        (["--method", "acctemp"], FedAccTempCalibrator()),
+        (["--method", "topbin", "--n-bins", "7"], FedTopBinCalibrator(n_bins=7)),
         (
             ["--method", "bin", "--eps", "2", "--delta", "1e-6", "--seed", "5"],
             FedBinCalibrator(eps=2, delta=1e-6, random_state=5),

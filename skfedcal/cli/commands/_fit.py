@@ -86,7 +86,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--n-bins",
         type=positive_count,
         metavar="B",
-        help="bins per class of bin (default: 15)",
+        help="bins per class of bin, bins of topbin (default: 15)",
     )
     method.add_argument(
         "--n-levels",
