@@ -10,7 +10,6 @@ import numpy as np
 from skfedcal import _logits
 from skfedcal.algorithms._base import Array
 from skfedcal.algorithms._positions import (
-    LOGIT_RANGE,
     InputType,
     Space,
     class_rows,
@@ -21,7 +20,7 @@ from skfedcal.algorithms._positions import (
 from skfedcal.algorithms._score_counts import ScoreCounts
 from skfedcal.data._dataset import FederatedDataset
 
-__all__ = ["LOGIT_RANGE", "ClassScoreCounts", "log_odds"]
+__all__ = ["ClassScoreCounts", "log_odds"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal.evaluation._estimate import Estimate, make_estimate
+from skfedcal.evaluation._estimate import UNIT, Bounds, Estimate, make_estimate
 from skfedcal.evaluation._grid import ScoreGrid
+from skfedcal.evaluation._intervals import freedom, quantile, ratio_interval
 from skfedcal.evaluation._noise import NoiseModel
 
 Array = NDArray[Any]
@@ -37,18 +39,46 @@ class Answers:
         gradient: Array,
         ci: float,
         *,
-        bounds: tuple[float, float] | None = (0.0, 1.0),
+        bounds: Bounds | None = UNIT,
         discretisation: float = 0.0,
+        rows: float = inf,
     ) -> Estimate:
         """Estimate whose variance is that of its gradient in the counts."""
-        sampling, privacy = self.noise_.variances(self.counts_, gradient)
+        sampling, privacy = map(float, self.noise_.variances(self.counts_, gradient))
         return make_estimate(
             value,
-            float(sampling),
-            float(privacy),
+            sampling,
+            privacy,
             ci=ci,
             bounds=bounds,
             discretisation=discretisation,
+            freedom=freedom(self.counts_, gradient, sampling, privacy),
+            rows=rows,
+        )
+
+    def _share(self, part: Array, whole: Array, ci: float) -> Estimate | None:
+        """Ratio of two sums of counts that is a share of rows; None if there is none.
+
+        `part` and `whole` are the weights of the counts in the two.
+        """
+        upper, lower = (float((self.counts_ * w).sum()) for w in (part, whole))
+        if lower <= 0:
+            return None
+        value = upper / lower
+        slope = (part - value * whole) / lower
+        sampling, privacy = self.noise_.variances(
+            self.counts_, np.stack([slope, part, whole, part - whole])
+        )
+        own, all_, gap = map(float, privacy[1:])
+        low, high = ratio_interval(
+            upper, lower, (own, (own + all_ - gap) / 2, all_), quantile(ci)
+        )
+        return Estimate(
+            min(max(value, 0.0), 1.0),
+            low,
+            high,
+            se_sampling=sqrt(float(sampling[0])),
+            se_privacy=sqrt(float(privacy[0])),
         )
 
     def _seen(self) -> Array:

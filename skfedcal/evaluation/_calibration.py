@@ -1,4 +1,4 @@
-"""Answers about probabilities: Brier score, log loss, calibration errors."""
+"""Answers about probabilities: Brier score, log loss, reliability curve."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from skfedcal.evaluation._answers import VISIBLE, Answers, Array, check_bins, undefined
-from skfedcal.evaluation._estimate import Estimate, make_estimate
-from skfedcal.evaluation._ranking import equi_depth_edges
+from skfedcal.evaluation._estimate import Estimate, make_estimate, replace
+from skfedcal.evaluation._intervals import check_level, freedom, quantile
+from skfedcal.evaluation._ranking_sums import equi_depth_edges
+
+# Where scikit-learn's log loss takes scores that are nearer to 0 or 1.
+_TINY = float(np.finfo(np.float64).eps)
 
 
 class Reliability(NamedTuple):
@@ -25,6 +29,8 @@ class Reliability(NamedTuple):
         Estimated number of rows.
     edges : ndarray of shape (n_points, 2)
         Scores between which the bin lies.
+    low, high : ndarray of shape (n_points,)
+        Confidence interval of `prob_true`.
     """
 
     prob_true: Array
@@ -32,6 +38,8 @@ class Reliability(NamedTuple):
     se: Array
     counts: Array
     edges: Array
+    low: Array
+    high: Array
 
 
 class CalibrationAnswers(Answers):
@@ -58,7 +66,9 @@ class CalibrationAnswers(Answers):
         """Mean negative log-likelihood.
 
         Scores nearer to 0 or 1 than the centre of the outermost buckets are taken to
-        be there: their loss would have no bound.
+        be there. `discretisation` is the bound on the difference to scikit-learn, which
+        takes those within 2.2e-16 to be there: it is large if rows of the other label
+        are in the outermost buckets.
 
         Parameters
         ----------
@@ -69,122 +79,15 @@ class CalibrationAnswers(Answers):
         -------
         Estimate
         """
-        centres = self.grid.centres
-        edges = np.clip(self.grid.edges, centres[0], centres[-1])
+        edges = np.clip(self.grid.edges, _TINY, 1 - _TINY)
 
         def loss(score: Array) -> Array:
             return np.stack([-np.log1p(-score), -np.log(score)])
 
         return self._mean_loss("Log loss", loss, edges, np.inf, ci)
 
-    def ece(
-        self,
-        n_bins: int = 15,
-        *,
-        strategy: str = "uniform",
-        debias: bool = True,
-        ci: float = 0.95,
-    ) -> Estimate:
-        """Mean gap between score and frequency over bins.
-
-        Parameters
-        ----------
-        n_bins : int, default=15
-            Number of bins; a bucket belongs to the bin of its centre.
-        strategy : {'uniform', 'quantile'}, default='uniform'
-            Bins of equal width, or of about equal depth.
-        debias : bool, default=True
-            Take off what sampling and noise alone add to an absolute value: each gap
-            is the one whose expected size is the size found (folded normal). Some
-            bias is left where the true error is near 0.
-        ci : float, default=0.95
-            Level of the confidence interval.
-
-        Returns
-        -------
-        Estimate
-        """
-        total = sum(self._sums)
-        if total <= 0:
-            return self._no_rows("Calibration error")
-        gaps, variances, weights, discretisation = self._gaps(n_bins, strategy)
-        sizes = np.abs(gaps)
-        if debias:
-            sizes = unfold(sizes, np.sqrt(variances.sum(axis=0)))
-        value = float(sizes.sum()) / total
-        slope = (np.sign(gaps)[:, None, None] * weights).sum(axis=0)
-        return self._estimate(
-            value, (slope - value) / total, ci, discretisation=discretisation
-        )
-
-    def l2_ece(
-        self,
-        n_bins: int = 15,
-        *,
-        strategy: str = "uniform",
-        squared: bool = True,
-        debias: bool = True,
-        ci: float = 0.95,
-    ) -> Estimate:
-        """Mean squared gap between score and frequency over bins.
-
-        Parameters
-        ----------
-        n_bins : int, default=15
-            Number of bins; a bucket belongs to the bin of its centre.
-        strategy : {'uniform', 'quantile'}, default='uniform'
-            Bins of equal width, or of about equal depth.
-        squared : bool, default=True
-            Return the mean square, which debiasing makes unbiased, not its root.
-        debias : bool, default=True
-            Subtract the variance of each gap; the result may be below 0.
-        ci : float, default=0.95
-            Level of the confidence interval.
-
-        Returns
-        -------
-        Estimate
-        """
-        total = sum(self._sums)
-        if total <= 0:
-            return self._no_rows("Calibration error")
-        gaps, parts, weights, discretisation = self._gaps(n_bins, strategy)
-        rows = np.array([(self.counts_ * (w != 0)).sum() for w in weights])
-        noise = np.array([self._count_noise(w != 0) for w in weights])
-        shown = rows > VISIBLE * noise
-        variances = parts.sum(axis=0)
-        scale = np.where(shown, 1 / (total * np.where(shown, rows, 1.0)), 0.0)
-        squares = gaps**2 - variances if debias else gaps**2
-        value = float((squares * scale).sum())
-        # Of the square of a normal variable; its mean square, too, is an estimate.
-        spread = 4 * np.maximum(gaps**2 - variances, 0.0) * variances + 2 * variances**2
-        share = np.where(
-            variances > 0, parts / np.where(variances > 0, variances, 1), 0
-        )
-        both = (share * spread * scale**2).sum(axis=1)
-        if squared:
-            return make_estimate(
-                value,
-                both[0],
-                both[1],
-                ci=ci,
-                bounds=None,
-                discretisation=discretisation,
-            )
-        low = make_estimate(value, both[0], both[1], ci=ci, bounds=None)
-        root = sqrt(max(value, 0.0))
-        slope = 1 / (2 * root) if root > 0 else nan
-        return Estimate(
-            root,
-            sqrt(max(low.low, 0.0)),
-            sqrt(max(low.high, 0.0)),
-            se_sampling=sqrt(both[0]) * slope,
-            se_privacy=sqrt(both[1]) * slope,
-            discretisation=discretisation,
-        )
-
     def reliability(
-        self, n_bins: int = 10, *, strategy: str = "uniform"
+        self, n_bins: int = 10, *, strategy: str = "uniform", ci: float = 0.95
     ) -> Reliability:
         """Frequency of positives against the mean score of bins.
 
@@ -195,35 +98,30 @@ class CalibrationAnswers(Answers):
             deviations of its noise.
         strategy : {'uniform', 'quantile'}, default='uniform'
             Bins of equal width, or of about equal depth.
+        ci : float, default=0.95
+            Level of the confidence intervals.
 
         Returns
         -------
         Reliability
         """
-        member, centres, edges = self._bins(n_bins, strategy), self.grid.centres, []
-        points = []
-        for b in range(int(member.max()) + 1):
-            inside = member == b
-            counts = self.counts_[:, inside]
-            rows, positive = float(counts.sum()), float(counts[1].sum())
-            mask = np.broadcast_to(inside, self.counts_.shape)
-            if not inside.any() or rows <= VISIBLE * self._count_noise(mask):
+        check_level(ci)
+        member, points = self._bins(n_bins, strategy), []
+        for b in np.unique(member):
+            inside = (member == b) * np.ones((2, 1))
+            share = self._share(inside * [[0.0], [1.0]], inside, ci)
+            counts = self.counts_ * inside
+            rows = float(counts.sum())
+            if share is None or rows <= VISIBLE * self._count_noise(inside):
                 continue
-            share = positive / rows
-            gradient = np.stack([-share * inside, (1 - share) * inside]) / rows
-            variance = sum(map(float, self.noise_.variances(self.counts_, gradient)))
-            where = np.flatnonzero(inside)
+            where = np.flatnonzero(inside[0])
             ends = self.grid.edges[[where[0], where[-1] + 1]]
-            mean = float(counts.sum(axis=0) @ centres[inside]) / rows
-            points.append(
-                (np.clip(share, 0, 1), np.clip(mean, *ends), sqrt(variance), rows)
-            )
-            edges.append(ends)
-        columns = np.array(points, dtype=np.float64).reshape(-1, 4).T
-        shares, means, errors, rows_of = columns
-        return Reliability(
-            shares, means, errors, rows_of, np.array(edges).reshape(-1, 2)
-        )
+            mean = np.clip(counts.sum(axis=0) @ self.grid.centres / rows, *ends)
+            points.append((share, mean, share.se, rows, *ends, share.low, share.high))
+        columns = np.array(points, dtype=np.float64).reshape(-1, 8).T
+        shares, means, errors, rows_of, first, last, low, high = columns
+        edges = np.stack([first, last], axis=1)
+        return Reliability(shares, means, errors, rows_of, edges, low, high)
 
     def equi_depth(self, n_buckets: int) -> Array:
         """Scores that cut the rows into buckets of about equal depth.
@@ -250,13 +148,25 @@ class CalibrationAnswers(Answers):
         value = float((self.counts_ * values).sum()) / total
         ends = np.stack([loss(edges[:-1]), loss(edges[1:])])
         spread = np.abs(ends - values).max(axis=0)
-        return self._estimate(
+        gradient = (values - value) / total
+        sampling, privacy = map(float, self.noise_.variances(self.counts_, gradient))
+        free = freedom(self.counts_, gradient, sampling, privacy)
+        # Rows that are all alike do not show that no other ones exist.
+        sampling += min(value**2, 1.0) * 4 / total**2
+        found = make_estimate(
             value,
-            (values - value) / total,
-            ci,
+            sampling,
+            privacy,
+            ci=ci,
             bounds=(0.0, most),
             discretisation=float((self._seen() * spread).sum()) / total,
+            freedom=free,
         )
+        if np.isfinite(most) or value <= 0:
+            return found
+        # Without an upper bound losses are skew: second term of a logarithmic scale.
+        skew = quantile(ci, free) ** 2 * sampling / (2 * value)
+        return replace(found, high=found.high + skew)
 
     def _bins(self, n_bins: int, strategy: str) -> Array:
         """Bin of each bucket."""
@@ -266,27 +176,6 @@ class CalibrationAnswers(Answers):
             return np.repeat(np.arange(len(edges) - 1), np.diff(edges))
         index = (self.grid.centres * n_bins).astype(np.int64)
         return np.minimum(index, n_bins - 1)
-
-    def _gaps(self, n_bins: int, strategy: str) -> tuple[Array, Array, Array, float]:
-        """Sum of outcome minus score of each bin, its two variances, its weights.
-
-        The last entry bounds what taking centres for scores changes in the mean gap.
-        """
-        member, centres = self._bins(n_bins, strategy), self.grid.centres
-        residual = np.stack([-centres, 1 - centres])
-        used = np.unique(member)
-        weights = residual * (member == used[:, None])[:, None]
-        gaps = (self.counts_ * weights).sum(axis=(1, 2))
-        variances = np.stack(self.noise_.variances(self.counts_, weights))
-        edges = self.grid.edges
-        off = np.maximum(centres - edges[:-1], edges[1:] - centres)
-        if strategy == "uniform":
-            # A row of a bucket over an edge may belong to the bin on the other side:
-            # what it takes from one gap it adds to another.
-            ends = np.floor(edges[:-1] * n_bins), np.ceil(edges[1:] * n_bins)
-            off = off + 2 * np.abs(residual) * (ends[1] - ends[0] > 1)
-        bound = float((self._seen() * off).sum()) / max(sum(self._sums), 1.0)
-        return gaps, variances, weights, min(bound, 1.0)
 
     def _count_noise(self, mask: Array) -> float:
         """Standard deviation of the noise of a sum of counts."""
@@ -298,23 +187,3 @@ class CalibrationAnswers(Answers):
     def _no_rows(self, name: str) -> Estimate:
         undefined(name, "there are no rows", "nan")
         return Estimate(nan, nan, nan, se_sampling=nan, se_privacy=nan)
-
-
-def unfold(sizes: Array, sigmas: Array) -> Array:
-    """Mean of the normal variable whose absolute value is expected to be `sizes`.
-
-    0 where `sizes` is below what noise alone is expected to have.
-    """
-    from scipy.special import ndtr
-
-    safe = np.where(sigmas > 0, sigmas, 1.0)
-    target = sizes / safe
-    low, high = np.zeros_like(target), target.copy()
-    for _ in range(60):  # halving: the folded mean rises with the mean
-        middle = (low + high) / 2
-        folded = np.sqrt(2 / np.pi) * np.exp(-(middle**2) / 2)
-        folded += middle * (1 - 2 * ndtr(-middle))
-        low = np.where(folded < target, middle, low)
-        high = np.where(folded < target, high, middle)
-    out: Array = np.where(sigmas > 0, low * safe, sizes)
-    return out

@@ -15,6 +15,10 @@ from skfedcal.privacy._entropy import Entropy
 from skfedcal.privacy._mixin import PrivacyMixin
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from skfedcal.federation._backends import Backend, Positions
+    from skfedcal.federation._endpoint import PartialSum, Request
     from skfedcal.federation._run import RoundRecord
     from skfedcal.privacy._ledger import PrivacyLedger
     from skfedcal.privacy._models import PrivacyModel
@@ -121,34 +125,27 @@ class Statistic(PrivacyMixin):
         return int(self.entropy().child(_SALT_STREAM).uint64(1)[0] >> np.uint64(1))
 
     def run(
-        self, algorithm: Any, clients: FederatedDataset, *, n_parts: int = 1
+        self,
+        algorithm: Any,
+        clients: FederatedDataset,
+        *,
+        n_parts: int = 1,
+        drop_empty: bool = False,
     ) -> Collected:
         """Ask the clients and return the state of the server.
 
         `n_parts` above 1 deals the clients at random into so many cohorts, each of
-        which is asked in one round.
+        which is asked in one round. With `drop_empty`, clients without rows are not
+        asked: they have nothing to report, and everybody can see that.
         """
         runner = self.runner
-        if runner.backend is not None and not isinstance(runner.backend, str):
-            # What clients answer with is made of scores in this process; an engine
-            # holds other rows.
-            raise ValueError(
-                f"backend={runner.backend!r}: evaluation runs on clients in this "
-                "process; pass backend=None, 'threads' or 'loky'."
-            )
-        if n_parts > 1 and (runner.cohort != "full" or runner.cohort_size is not None):
-            raise ValueError(
-                "LocalDP deals the clients over the levels of the histogram by itself; "
-                "leave cohort and cohort_size of the runner out."
-            )
+        kept = np.flatnonzero(clients.sizes)
+        if drop_empty and len(kept) < len(clients):
+            if runner.backend is not None and not isinstance(runner.backend, str):
+                runner = replace(runner, backend=SomeClients(runner.backend, kept))
+            clients = clients.select(kept)
         if n_parts > 1:
-            size = ceil(len(clients) / n_parts)
-            if ceil(len(clients) / size) != n_parts:
-                raise ValueError(
-                    f"{len(clients)} clients cannot be dealt over {n_parts} levels; "
-                    "pass a smaller height."
-                )
-            runner = replace(runner, cohort="permuted", cohort_size=size)
+            runner = self._dealt(runner, len(clients), n_parts)
         schedule = runner.schedule(algorithm, len(clients))
         algorithm = replace(algorithm, n_rounds=schedule.n_rounds)
         plan = runner.release_plan(algorithm, clients, self.model.unit)
@@ -156,6 +153,49 @@ class Statistic(PrivacyMixin):
         mechanism = self._build_mechanism(self.model, plan, entropy)
         state, history = runner.run(algorithm, clients, mechanism, entropy)
         return Collected(state, history, mechanism.report(), len(clients))
+
+    @staticmethod
+    def _dealt(
+        runner: FederatedRunner, n_clients: int, n_parts: int
+    ) -> FederatedRunner:
+        """Runner that deals the clients over so many rounds."""
+        if runner.cohort != "full" or runner.cohort_size is not None:
+            raise ValueError(
+                "LocalDP deals the clients over the levels of the histogram by itself; "
+                "leave cohort and cohort_size of the runner out."
+            )
+        size = ceil(n_clients / n_parts)
+        if ceil(n_clients / size) != n_parts:
+            raise ValueError(
+                f"{n_clients} clients cannot be dealt over {n_parts} levels; pass a "
+                "smaller height."
+            )
+        return replace(runner, cohort="permuted", cohort_size=size)
+
+
+@dataclass(frozen=True, slots=True)
+class SomeClients:
+    """Engine that reaches some of the clients of another.
+
+    Parameters
+    ----------
+    engine : Backend
+        The other engine.
+    kept : ndarray of int
+        Positions of the clients among its own.
+    """
+
+    engine: Backend
+    kept: Positions
+
+    def ids(self) -> Sequence[Hashable]:
+        """Names of the clients that can be asked."""
+        names = self.engine.ids()
+        return [names[i] for i in self.kept]
+
+    def total(self, request: Request, cohort: Positions) -> PartialSum:
+        """Sum of the answers of the clients at these positions of `ids`."""
+        return self.engine.total(request, self.kept[cohort])
 
 
 @dataclass(frozen=True)

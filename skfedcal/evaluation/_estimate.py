@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from math import isnan, nan, sqrt
+from math import inf, isnan, nan, sqrt
 from typing import Any, Self
+
+from skfedcal.evaluation._intervals import quantile, unit_interval
+
+Bounds = tuple[float, float]
+UNIT: Bounds = (0.0, 1.0)
 
 
 class Estimate(float):
@@ -106,25 +111,39 @@ def _rebuild(value: float, low: float, high: float, *rest: float) -> Estimate:
     )
 
 
+def replace(estimate: Estimate, **changes: float) -> Estimate:
+    """Copy of an estimate with other parts."""
+    parts = {name: getattr(estimate, name) for name in _FIELDS}
+    return Estimate(float(estimate), **{**parts, **changes})
+
+
 def make_estimate(
     value: float,
     sampling: float,
     privacy: float,
     *,
     ci: float,
-    bounds: tuple[float, float] | None = (0.0, 1.0),
+    bounds: Bounds | None = UNIT,
     discretisation: float = 0.0,
+    freedom: float = inf,
+    rows: float = inf,
 ) -> Estimate:
-    """Estimate from two variances, cut to the range that the number can have."""
-    from scipy.special import ndtri
+    """Estimate from two variances, cut to the range that the number can have.
 
-    if not 0 < ci < 1:
-        raise ValueError(f"ci={ci!r} is not a level of confidence; pass 0 < ci < 1.")
-    half = float(ndtri((1 + ci) / 2)) * sqrt(sampling + privacy)
-    low, high = value - half, value + half
+    The interval is that of the number after the cut: noise that leads out of the range
+    does not make it shorter. `freedom` is that of the variances, and `rows` the most
+    that the number can be worth; both are for numbers between 0 and 1.
+    """
+    z = quantile(ci, freedom)
     if bounds is not None and not isnan(value):
-        floor, ceiling = bounds
-        value, low, high = (min(max(v, floor), ceiling) for v in (value, low, high))
+        value = min(max(value, bounds[0]), bounds[1])
+    if bounds == UNIT and not isnan(value):
+        low, high = unit_interval(value, sampling, privacy, z, rows)
+    else:
+        half = z * sqrt(sampling + privacy)
+        low, high = value - half, value + half
+        if bounds is not None:
+            low, high = max(low, bounds[0]), min(high, bounds[1])
     return Estimate(
         value,
         low,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, Literal
 
-from skfedcal.evaluation._calibration import CalibrationAnswers
+from skfedcal.evaluation._calibration_errors import CalibrationErrors
 from skfedcal.evaluation._estimate import Estimate
 from skfedcal.evaluation._from_clients import Source, from_clients
 from skfedcal.evaluation._residuals import ClasswiseResiduals
@@ -48,6 +48,14 @@ def federated_roc_auc_score(
     1.0
     """
     if multi_class == "raise":
+        for name, value, default in (
+            ("average", average, "macro"),
+            ("n_others", n_others, None),
+        ):
+            if value != default:
+                raise ValueError(
+                    f"{name}={value!r} is for multi_class='ovr'; leave it out."
+                )
         return source.histogram().roc_auc(ci=ci)
     from skfedcal.evaluation._one_vs_rest import fit_one_vs_rest
 
@@ -68,8 +76,8 @@ def federated_accuracy_score(
     Parameters
     ----------
     threshold : float, default=0.5
-        Probability from which on a row is predicted positive. With ``kind='top'`` the
-        most probable class is predicted, and it is not used.
+        Probability from which on a row is predicted positive; not with ``kind='top'``,
+        where the most probable class is predicted.
     ci : float, default=0.95
         Level of the confidence interval.
     {shared}
@@ -88,6 +96,11 @@ def federated_accuracy_score(
     if source.fit.get("kind") != "top":
         hist, here = source.at(threshold)
         return hist.accuracy(here, ci=ci)
+    if threshold != 0.5:
+        raise ValueError(
+            f"threshold={threshold!r}: with kind='top' the most probable class is "
+            "predicted. Leave threshold out."
+        )
     # Only how many are right is asked: two buckets leave the least noise in that.
     default = all(source.fit.get(k, "auto") == "auto" for k in ("height", "levels"))
     hist = source.histogram(height=1) if default else source.histogram()
@@ -273,7 +286,7 @@ def federated_calibration_error(
     if kind == "classwise":
         return _classwise_error(source, n_bins, strategy, debias, ci)
     hist = source.histogram(kind="binary" if kind == "binary" else "top")
-    answer = CalibrationAnswers.l2_ece if kind == "l2" else CalibrationAnswers.ece
+    answer = CalibrationErrors.l2_ece if kind == "l2" else CalibrationErrors.ece
     out: Estimate = answer(hist, n_bins, strategy=strategy, debias=debias, ci=ci)
     return out
 

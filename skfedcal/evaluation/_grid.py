@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[Any]
-Space = Literal["both", "prob", "logit"]
-SPACES = ("both", "prob", "logit")
+from skfedcal.algorithms._positions import (
+    LOGIT_RANGE,
+    Space,
+    place_of_odds,
+    place_of_proba,
+    sigmoid,
+)
 
-# Log-odds beyond this are in the outermost buckets of the logit grid; public, and past
-# the confidence (1e-7) that evaluation can tell from certainty on a million examples.
-LOGIT_RANGE = 16.0
+Array = NDArray[Any]
+SPACES = ("both", "prob", "logit")
 
 # Halvings until a double is exact.
 _HALVINGS = 60
@@ -53,79 +56,48 @@ class ScoreGrid:
 
     def position(self, proba: ArrayLike) -> Array:
         """Place in [0, 1] of probabilities; the map is monotone."""
-        inside: Array = np.clip(np.asarray(proba), 0.0, 1.0)
-        if self.space == "prob":
-            return inside
-        from scipy.special import logit
-
-        return self._mix(inside, logit(inside))
-
-    def position_of_logit(self, logits: Array) -> Array:
-        """Place in [0, 1] of log-odds."""
-        if self.space == "logit":
-            return _scaled(logits)
-        from scipy.special import expit
-
-        return self._mix(expit(logits), logits)
+        given = np.asarray(proba, dtype=np.float64)
+        return place_of_proba(np.atleast_1d(given), self.space).reshape(given.shape)
 
     def probability(self, position: Array) -> Array:
         """Probability at places in (0, 1)."""
         if self.space == "prob":
             return position
-        from scipy.special import expit
-
         low = np.full(np.shape(position), -LOGIT_RANGE)
         high = -low
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            below = self.position_of_logit(middle) < position
+            below = place_of_odds(middle, self.space) < position
             low, high = np.where(below, middle, low), np.where(below, high, middle)
-        out: Array = expit((low + high) / 2)
-        return out
+        return sigmoid((low + high) / 2)
 
-    def above(self, threshold: ArrayLike) -> Array:
+    def above(self, threshold: ArrayLike, *, smooth: bool = False) -> Array:
         """Part of each bucket at or above thresholds, shape (..., n_buckets).
 
-        Scores are taken to be spread evenly inside the bucket of a threshold.
+        Scores are taken to be spread evenly inside the bucket of a threshold; with
+        `smooth`, along a line with the slope of the two buckets next to it.
         """
         place = self.position(np.asarray(threshold, dtype=np.float64))
         index = np.arange(self.n_buckets)
-        return np.clip(index + 1.0 - place[..., None] * self.n_buckets, 0.0, 1.0)
-
-    def _mix(self, proba: Array, logits: Array) -> Array:
-        if self.space == "prob":
-            return proba
-        scaled = _scaled(logits)
-        return scaled if self.space == "logit" else (proba + scaled) / 2
+        part = np.clip(index + 1.0 - place[..., None] * self.n_buckets, 0.0, 1.0)
+        if smooth and self.n_buckets > 2:
+            part = part + by_slopes(part * (1 - part) / 2)
+        return part
 
 
-@dataclass(frozen=True, slots=True)
-class Sides(ScoreGrid):
-    """Two buckets that meet at one probability, wherever that is.
+def by_slopes(weights: Array) -> Array:
+    """Weights of counts whose sum is that of `weights` times the slopes of the counts.
 
-    Parameters
-    ----------
-    cut : float, default=0.5
-        Scores from here on are in the second bucket.
+    Slopes are those of ``np.gradient``: from both neighbours, at the ends from one.
     """
-
-    height: int = 1
-    space: Space = "prob"
-    cut: float = 0.5
-
-    def position(self, proba: ArrayLike) -> Array:
-        """Middle of the bucket."""
-        return np.where(np.asarray(proba) >= self.cut, 0.75, 0.25)
-
-    def position_of_logit(self, logits: Array) -> Array:
-        """Middle of the bucket."""
-        from scipy.special import expit
-
-        return self.position(expit(logits))
-
-
-def _scaled(logits: Array) -> Array:
-    return np.clip(logits / (2 * LOGIT_RANGE) + 0.5, 0.0, 1.0)
+    half = weights / 2
+    half[..., [0, -1]] *= 2
+    out = np.zeros_like(weights)
+    out[..., 1:] += half[..., :-1]
+    out[..., :-1] -= half[..., 1:]
+    out[..., 0] -= half[..., 0]
+    out[..., -1] += half[..., -1]
+    return out
 
 
 @lru_cache(maxsize=16)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal.algorithms._class_scores import ClassScoreCounts
 from skfedcal.evaluation import _persist
-from skfedcal.evaluation._calibration import CalibrationAnswers
+from skfedcal.evaluation._calibration_errors import CalibrationErrors
 from skfedcal.evaluation._collect import Statistic
 from skfedcal.evaluation._counting import collect_counts
-from skfedcal.evaluation._grid import SPACES, ScoreGrid, Sides
-from skfedcal.evaluation._inputs import Clients, binary_positions, top_positions
-from skfedcal.evaluation._levels import merged_noise, release_levels, split_levels
+from skfedcal.evaluation._grid import ScoreGrid
+from skfedcal.evaluation._inputs import Clients, check_choices
+from skfedcal.evaluation._levels import release_levels, split_levels
 from skfedcal.evaluation._noise import NoiseModel
 from skfedcal.evaluation._ranking import RankingAnswers
 from skfedcal.evaluation._thresholds import ThresholdAnswers
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 
-class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationAnswers):
+class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
     """Joint counts of labels and score buckets over all clients.
 
     Made by `fit`, `merge` or `from_json`. Every answer is an `Estimate`: a float with
@@ -202,20 +202,30 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationAnswers):
         ScoreHistogram
         """
         statistic = Statistic(privacy, ledger, runner, random_state, cls.__name__)
-        _check_choices(space=space, kind=kind, weighting=weighting)
-        depths = release_levels(height, levels, statistic, space)
+        check_choices(space=space, kind=kind, weighting=weighting)
+        depths = release_levels(statistic.model, height, levels, space)
         grid = ScoreGrid(depths[-1], space)
         given = Clients(
             clients, y, client_ids, classes, input_type, private=statistic.private
         )
+        common: Any = {"space": space, "input_type": input_type}
         if kind == "top":
-            data, labels = top_positions(given, grid)
+            if pos_label is not None:
+                raise ValueError(
+                    f"pos_label={pos_label!r}: with kind='top' a row is positive if "
+                    "its most probable class is right. Leave pos_label out."
+                )
+            data, columns = given.several()
+            labels: list[Any] = ["wrong", "right"]
+            scores = ClassScoreCounts(
+                depths, scores="top", n_classes=len(columns), **common
+            )
         else:
-            data, labels = binary_positions(given, grid, pos_label)
+            data, positive, labels = given.binary(pos_label)
+            scores = ClassScoreCounts(depths, positive=positive, **common)
         return cls._collected(
-            statistic, data, labels, grid, depths, kind, max_examples_per_client,
-            weighting,
-        )  # fmt: skip
+            statistic, data, labels, grid, scores, max_examples_per_client, weighting
+        )
 
     @classmethod
     def fit_at(
@@ -241,13 +251,20 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationAnswers):
         second. Parameters are those of `fit`.
         """
         statistic = Statistic(privacy, ledger, runner, random_state, cls.__name__)
-        _check_choices(weighting=weighting)
+        check_choices(weighting=weighting)
         given = Clients(
             clients, y, client_ids, classes, input_type, private=statistic.private
         )
-        data, labels = binary_positions(given, Sides(cut=threshold), pos_label)
+        data, positive, labels = given.binary(pos_label)
+        scores = ClassScoreCounts(
+            (1,),
+            space="prob",
+            input_type=input_type,  # type: ignore[arg-type]
+            positive=positive,
+            cut=float(threshold),
+        )
         return cls._collected(
-            statistic, data, labels, ScoreGrid(1, "prob"), (1,), "binary",
+            statistic, data, labels, ScoreGrid(1, "prob"), scores,
             max_examples_per_client, weighting,
         )  # fmt: skip
 
@@ -258,24 +275,21 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationAnswers):
         data: FederatedDataset,
         labels: Sequence[Any],
         grid: ScoreGrid,
-        depths: tuple[int, ...],
-        kind: str,
+        scores: ClassScoreCounts,
         max_examples: int | None,
         weighting: str,
     ) -> ScoreHistogram:
-        state, collected = collect_counts(
-            statistic, data, depths, max_examples, weighting
-        )
+        found = collect_counts(statistic, data, scores, max_examples, weighting)
         return cls(
-            split_levels(state.totals, depths, 2),
-            NoiseModel.from_rows(depths, state.laws),
+            split_levels(found.state.totals, scores.levels, 2),
+            NoiseModel.from_rows(scores.levels, found.state.laws),
             grid,
-            kind=kind,
+            kind=scores.scores,
             classes=labels,
             weighting=weighting,
-            n_clients=collected.n_clients,
-            privacy=collected.report,
-            history=collected.history,
+            n_clients=found.n_clients,
+            privacy=found.report,
+            history=found.history,
         )
 
     def merge(self, other: ScoreHistogram) -> ScoreHistogram:
@@ -291,43 +305,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationAnswers):
         -------
         ScoreHistogram
         """
-        for name in ("grid", "kind", "classes", "weighting"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
-                raise ValueError(
-                    f"Histograms with {name} {mine!r} and {theirs!r} cannot be merged; "
-                    f"fit both with the same {name}."
-                )
-        noise = merged_noise(self.noise_, other.noise_)
-        first, second = self.privacy_, other.privacy_
-        for name in ("unit", "trust"):
-            mine, theirs = getattr(first, name), getattr(second, name)
-            if mine != theirs:
-                raise ValueError(
-                    f"The guarantees differ in {name} ({mine!r} and {theirs!r}), so "
-                    "that nothing holds for both; keep the histograms apart."
-                )
-        worst = first if first.eps >= second.eps else second
-        text = "merged histograms have no client in common"
-        notes = dict.fromkeys((*first.assumptions, *second.assumptions, text))
-        return ScoreHistogram(
-            [a + b for a, b in zip(self.totals, other.totals, strict=True)],
-            noise,
-            self.grid,
-            kind=self.kind,
-            classes=self.classes,
-            weighting=self.weighting,
-            n_clients=self.n_clients_ + other.n_clients_,
-            privacy=replace(
-                worst,
-                delta=max(first.delta, second.delta),
-                n_clients=first.n_clients + second.n_clients,
-                secure=first.secure and second.secure,
-                assumptions=tuple(notes),
-                ledger_ids=(*first.ledger_ids, *second.ledger_ids),
-            ),
-            history=(*self.history_, *other.history_),
-        )
+        return type(self)(**_persist.merged(self, other))
 
     def to_json(self) -> str:
         """Everything but the history as JSON, exact to the last bit.
@@ -360,14 +338,3 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationAnswers):
             f"{self.n_clients_} clients, {self.grid.n_buckets} buckets in "
             f"{self.grid.space}, {noise})"
         )
-
-
-def _check_choices(**given: str) -> None:
-    allowed = {
-        "space": SPACES,
-        "kind": ("binary", "top"),
-        "weighting": ("example", "client"),
-    }
-    for name, value in given.items():
-        if value not in allowed[name]:
-            raise ValueError(f"{name}={value!r}: pass one of {allowed[name]}.")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal.evaluation._bounds import auto_levels, discrete_laplace_variance
+from skfedcal.evaluation._bounds import discrete_laplace_variance
 from skfedcal.evaluation._noise import LevelLaw, NoiseModel
 from skfedcal.privacy._client_models import DistributedDP, LocalDP, SourceDP
 from skfedcal.privacy._models import CentralDP, SecureAggregation
@@ -54,6 +54,15 @@ class LevelNoise:
         return 1 / sqrt(n_examples) if self.model.local else 1 / n_examples
 
 
+def check_model(privacy: Any) -> None:
+    """Raise for what is no privacy model, or one without a plan for its noise."""
+    if privacy is None or isinstance(privacy, SecureAggregation):
+        return
+    if not isinstance(privacy, CentralDP | DistributedDP | LocalDP | SourceDP):
+        raise ValueError(f"privacy={privacy!r} is no model that can be planned with.")
+    privacy.validate()
+
+
 def level_noise(
     privacy: Any,
     levels: tuple[int, ...],
@@ -64,9 +73,6 @@ def level_noise(
     """Noise of the counts of these levels under a privacy model."""
     if privacy is None or isinstance(privacy, SecureAggregation):
         return LevelNoise(NoiseModel(tuple(LevelLaw(bits) for bits in levels)))
-    if not isinstance(privacy, CentralDP | DistributedDP | LocalDP | SourceDP):
-        raise ValueError(f"privacy={privacy!r} is no model that can be planned with.")
-    privacy.validate()
     if isinstance(privacy, LocalDP):
         local = (_local_law(privacy.eps, privacy.oracle, bits) for bits in levels)
         return LevelNoise(NoiseModel(tuple(local)))
@@ -80,19 +86,6 @@ def level_noise(
         variance *= n_sources
     laws = (LevelLaw(bits, "additive", variance) for bits in levels)
     return LevelNoise(NoiseModel(tuple(laws)))
-
-
-def default_levels(privacy: Any, height: int | None) -> tuple[int, ...]:
-    """Levels by the rules of thumb that were measured.
-
-    Four bits a level, height 10; for local noise all binary levels, height 4 up to
-    ``eps=2``, 5 below 4, then 6.
-    """
-    if not isinstance(privacy, LocalDP):
-        return auto_levels(10 if height is None else height)
-    if height is None:
-        height = 4 if privacy.eps <= 2 else 5 if privacy.eps < 4 else 6
-    return auto_levels(height, bits=1)
 
 
 def _local_law(eps: float, oracle: str, bits: int) -> LevelLaw:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal.evaluation._bounds import auto_levels
 from skfedcal.evaluation._noise import LevelLaw, NoiseModel
-
-if TYPE_CHECKING:
-    from skfedcal.evaluation._collect import Statistic
+from skfedcal.privacy._client_models import LocalDP
 
 Array = NDArray[Any]
 
@@ -52,40 +52,61 @@ def merged_noise(first: NoiseModel, second: NoiseModel) -> NoiseModel:
 
 
 def release_levels(
-    height: int | str,
+    privacy: Any,
+    height: int | str | None,
     levels: Sequence[int] | str,
-    statistic: Statistic,
     space: str = "both",
 ) -> tuple[int, ...]:
-    """Depths to release."""
-    if not isinstance(levels, str):
-        depths = tuple(int(bits) for bits in levels)
-        fits = height == "auto" or depths[-1:] == (height,)
-        if not fits or list(depths) != sorted(set(depths)) or not depths:
-            raise ValueError(
-                f"levels={levels!r} must increase and end with height={height!r}."
-            )
-        height = depths[-1]
-    elif levels != "auto":
-        raise ValueError(
-            f"levels={levels!r}: pass 'auto' or depths such as (2, 6, 10)."
-        )
-    if height == "auto":
-        height = _local_height(statistic.model, space) if statistic.local else _HEIGHT
-    if not isinstance(height, (int, np.integer)) or not 1 <= height <= _MAX_HEIGHT:
+    """Depths to release under a privacy model; None is exact sums.
+
+    One rule for what is collected and for what is foretold.
+    """
+    height = "auto" if height is None else height
+    if height != "auto" and not _is_depth(height):
         raise ValueError(
             f"height={height!r}: pass 'auto' or a whole number from 1 to {_MAX_HEIGHT}."
         )
     if not isinstance(levels, str):
-        return depths
-    if not statistic.private:
+        return _checked(levels, height)
+    if levels != "auto":
+        raise ValueError(
+            f"levels={levels!r}: pass 'auto' or depths such as (2, 6, 10)."
+        )
+    local = isinstance(privacy, LocalDP)
+    if height == "auto":
+        height = _local_height(float(privacy.eps), space) if local else _HEIGHT
+    if privacy is None or not privacy.private:
         return (int(height),)
-    step = 1 if statistic.local else _BITS_PER_LEVEL
-    return tuple(range(int(height), 0, -step))[::-1]
+    return auto_levels(int(height), 1 if local else _BITS_PER_LEVEL)
 
 
-def _local_height(model: Any, space: str) -> int:
+def _checked(levels: Sequence[int], height: int | str) -> tuple[int, ...]:
+    given = tuple(levels)
+    if not given:
+        raise ValueError("levels is empty; pass 'auto' or depths such as (2, 6, 10).")
+    for bits in given:
+        if not _is_depth(bits):
+            raise ValueError(
+                f"levels={levels!r}: {bits!r} is no depth; pass whole numbers from 1 "
+                f"to {_MAX_HEIGHT}."
+            )
+    if any(a >= b for a, b in pairwise(given)):
+        raise ValueError(f"levels={levels!r} must increase.")
+    if height not in ("auto", given[-1]):
+        raise ValueError(
+            f"levels={levels!r} must increase to height={height!r}; leave one of the "
+            "two out."
+        )
+    return tuple(int(bits) for bits in given)
+
+
+def _is_depth(bits: Any) -> bool:
+    whole = isinstance(bits, (int, np.integer)) and not isinstance(bits, bool)
+    return whole and 1 <= bits <= _MAX_HEIGHT
+
+
+def _local_height(eps: float, space: str) -> int:
     """Height by eps; the best of those measured on each grid."""
     if space == "prob":
-        return 4 if model.eps <= 2 else 5 if model.eps < 4 else 6
-    return 5 if model.eps <= 2 else 6
+        return 4 if eps <= 2 else 5 if eps < 4 else 6
+    return 5 if eps <= 2 else 6

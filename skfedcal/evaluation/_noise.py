@@ -146,6 +146,38 @@ class NoiseModel:
         both = self._local_variance(counts, functional)
         return sampling, np.maximum(both - sampling, 0.0)
 
+    def covariance(self, counts: Array, functionals: Array) -> Array:
+        """Covariance of linear functionals of the counts, of sampling and noise.
+
+        Parameters
+        ----------
+        counts : ndarray of shape (n_tables, n_leaves)
+            Estimated counts.
+        functionals : ndarray of shape (k, n_tables, n_leaves)
+            Weights of the cells.
+
+        Returns
+        -------
+        covariance : ndarray of shape (k, k)
+        """
+        if self.local:
+            # cov(a, b) = (var(a + b) - var(a - b)) / 4
+            pairs = functionals[:, None], functionals[None]
+            both = [
+                self._local_variance(counts, pairs[0] + sign * pairs[1])
+                for sign in (1, -1)
+            ]
+            out: Array = (both[0] - both[1]) / 4
+            return out
+        flat = functionals.reshape(len(functionals), -1)
+        mean = flat @ counts.reshape(-1)
+        out = (flat * counts.reshape(-1)) @ flat.T
+        out -= np.outer(mean, mean) / max(float(counts.sum()), 1.0)
+        if not self.exact:
+            dual = wls_dual(functionals, self._variances(), self.bits)
+            out += flat @ dual.reshape(len(functionals), -1).T
+        return out
+
     def to_list(self) -> list[dict[str, Any]]:
         """Plain values, for JSON."""
         return [asdict(law) for law in self.levels]

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import nan, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal.algorithms._binning import softmax64
 from skfedcal.algorithms._one_vs_rest import OneVsRestCounts
-from skfedcal.data._dataset import FederatedDataset
 from skfedcal.evaluation._answers import undefined
 from skfedcal.evaluation._collect import Statistic
 from skfedcal.evaluation._estimate import Estimate, make_estimate
 from skfedcal.evaluation._grid import ScoreGrid
-from skfedcal.evaluation._inputs import Clients, class_logits
+from skfedcal.evaluation._inputs import Clients, check_choices
 from skfedcal.evaluation._levels import release_levels, split_levels
 from skfedcal.evaluation._noise import NoiseModel
-from skfedcal.evaluation._ranking import auc_with_gradient
+from skfedcal.evaluation._ranking_sums import auc_with_gradient
 
 Array = NDArray[Any]
 
@@ -113,6 +111,12 @@ def fit_one_vs_rest(
     """Count the scores of all classes; `settings` as of `ScoreHistogram.fit`."""
     if settings.get("weighting", "example") != "example":
         raise ValueError("multi_class='ovr' counts examples; leave weighting out.")
+    if settings.get("pos_label") is not None:
+        raise ValueError(
+            f"pos_label={settings['pos_label']!r}: multi_class='ovr' takes every class "
+            "for positive in turn; leave pos_label out."
+        )
+    check_choices(space=settings.get("space", "both"))
     statistic = Statistic(
         settings["privacy"],
         settings.get("ledger"),
@@ -127,62 +131,51 @@ def fit_one_vs_rest(
         settings.get("input_type", "logits"),
         statistic.private,
     )
-    data, classes = class_logits(given)
+    data, classes = given.several()
+    space = settings.get("space", "both")
     depths = release_levels(
-        settings.get("height", "auto"), settings.get("levels", "auto"), statistic
+        statistic.model,
+        settings.get("height", "auto"),
+        settings.get("levels", "auto"),
+        space,
     )
-    return _collect(
-        statistic,
-        data,
-        classes,
-        ScoreGrid(depths[-1], settings.get("space", "both")),
+    n_others = _checked_others(n_others, len(classes), statistic)
+    limit = statistic.limit(settings.get("max_examples_per_client"))
+    grid = ScoreGrid(depths[-1], space)
+    algorithm = OneVsRestCounts(
         depths,
-        settings.get("max_examples_per_client"),
-        n_others,
+        max_examples=limit,
+        clip=float((n_others + 1) * (limit or 1)) if statistic.private else None,
+        salt=0 if limit is None else statistic.salt(),
+        space=grid.space,
+        n_classes=len(classes),
+        input_type=given.input_type,  # type: ignore[arg-type]
+        n_others=n_others,
     )
+    state = statistic.run(algorithm, data).state
+    noise = NoiseModel.from_rows(depths, state.laws)
+    totals = split_levels(state.totals, depths, 2 * len(classes))
+    counts = noise.estimate(totals).reshape(2, len(classes), -1)
+    # A class that is not among the n_others most probable other ones has at most this.
+    highest = grid.position(1 / (n_others + 1))
+    ceiling = int(highest * grid.n_buckets)
+    return OneVsRest(counts, noise, classes, min(ceiling, grid.n_buckets - 1))
 
 
-def _collect(
-    statistic: Statistic,
-    data: FederatedDataset,
-    classes: Array,
-    grid: ScoreGrid,
-    depths: tuple[int, ...],
-    max_examples: int | None,
-    n_others: int | None,
-) -> OneVsRest:
-    """Count the rows of all classes.
+def _checked_others(n_others: int | None, n_classes: int, statistic: Statistic) -> int:
+    """Other classes that a row is counted for.
 
-    `n_others` None is all other classes for exact sums and one under noise, which
-    grows with it.
+    None is all for exact sums and one under noise, which grows with it.
     """
     if statistic.local:
         raise ValueError(
             "multi_class='ovr' counts a row for several classes, which would spend eps "
             "under LocalDP several times; use DistributedDP or CentralDP."
         )
-    n_classes = len(classes)
     if n_others is None:
         n_others = 1 if statistic.private else n_classes - 1
     if not 1 <= n_others <= n_classes - 1:
         raise ValueError(
             f"n_others={n_others!r}: pass a whole number from 1 to {n_classes - 1}."
         )
-    limit = statistic.limit(max_examples)
-    algorithm = OneVsRestCounts(
-        depths,
-        max_examples=limit,
-        clip=float((n_others + 1) * (limit or 1)) if statistic.private else None,
-        salt=0 if limit is None else statistic.salt(),
-        n_classes=n_classes,
-        n_others=n_others,
-    )
-    position = grid.position(softmax64(data.rows))
-    state = statistic.run(algorithm, replace(data, rows=position)).state
-    noise = NoiseModel.from_rows(depths, state.laws)
-    totals = split_levels(state.totals, depths, 2 * n_classes)
-    counts = noise.estimate(totals).reshape(2, n_classes, -1)
-    # A class that is not among the n_others most probable other ones has at most this.
-    highest = np.array([[1 / (n_others + 1)]])
-    ceiling = int(grid.position(highest)[0, 0] * counts.shape[-1])
-    return OneVsRest(counts, noise, classes, min(ceiling, counts.shape[-1] - 1))
+    return n_others

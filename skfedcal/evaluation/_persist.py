@@ -1,15 +1,16 @@
-"""Histograms as JSON: readable, safe to load, exact to the last bit."""
+"""Histograms as JSON, exact to the last bit, and the sum of two of them."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skfedcal._version import __version__
 from skfedcal.evaluation._grid import ScoreGrid
+from skfedcal.evaluation._levels import merged_noise
 from skfedcal.evaluation._noise import LevelLaw, NoiseModel
 from skfedcal.privacy._report import PrivacyReport
 
@@ -53,6 +54,49 @@ def from_json(text: str) -> dict[str, Any]:
         return _arguments(content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"Not a histogram of skfedcal: {error!r}.") from error
+
+
+def merged(first: ScoreHistogram, second: ScoreHistogram) -> dict[str, Any]:
+    """Arguments of the histogram of the clients of both; ValueError if unlike."""
+    for name in ("grid", "kind", "classes", "weighting"):
+        mine, theirs = getattr(first, name), getattr(second, name)
+        if mine != theirs:
+            raise ValueError(
+                f"Histograms with {name} {mine!r} and {theirs!r} cannot be merged; "
+                f"fit both with the same {name}."
+            )
+    return {
+        "noise": merged_noise(first.noise_, second.noise_),
+        "totals": [a + b for a, b in zip(first.totals, second.totals, strict=True)],
+        "grid": first.grid,
+        "kind": first.kind,
+        "classes": first.classes,
+        "weighting": first.weighting,
+        "n_clients": first.n_clients_ + second.n_clients_,
+        "privacy": _merged_report(first.privacy_, second.privacy_),
+        "history": (*first.history_, *second.history_),
+    }
+
+
+def _merged_report(first: PrivacyReport, second: PrivacyReport) -> PrivacyReport:
+    for name in ("unit", "trust"):
+        mine, theirs = getattr(first, name), getattr(second, name)
+        if mine != theirs:
+            raise ValueError(
+                f"The guarantees differ in {name} ({mine!r} and {theirs!r}), so that "
+                "nothing holds for both; keep the histograms apart."
+            )
+    worst = first if first.eps >= second.eps else second
+    text = "merged histograms have no client in common"
+    notes = dict.fromkeys((*first.assumptions, *second.assumptions, text))
+    return replace(
+        worst,
+        delta=max(first.delta, second.delta),
+        n_clients=first.n_clients + second.n_clients,
+        secure=first.secure and second.secure,
+        assumptions=tuple(notes),
+        ledger_ids=(*first.ledger_ids, *second.ledger_ids),
+    )
 
 
 def _arguments(content: dict[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal.evaluation._grid import ScoreGrid, Space
-from skfedcal.evaluation._level_noise import LevelNoise, default_levels, level_noise
-from skfedcal.evaluation._score_model import METRICS, ScoreModel, area, ratio
-from skfedcal.privacy._client_models import LocalDP
+from skfedcal.evaluation._level_noise import LevelNoise, check_model, level_noise
+from skfedcal.evaluation._levels import release_levels
+from skfedcal.evaluation._ranking_sums import auc_with_gradient
+from skfedcal.evaluation._score_model import METRICS, ScoreModel, ratio
+from skfedcal.privacy._client_models import LocalDP, SourceDP
 
 Array = NDArray[Any]
 
@@ -97,8 +99,9 @@ class Plan:
         if self.n_examples is not None:
             verdict = "enough" if self.enough else "not enough"
             lines.append(f"  examples   {self.n_examples:,.0f}: {verdict}")
+        levels = f", levels {error.levels}" if len(error.levels) > 1 else ""
         lines += [
-            f"  histogram  height {error.height}, levels {error.levels}{bins}",
+            f"  histogram  height {error.height}{levels}{bins}",
             f"  error      {error.total:.2g} = root of squares of privacy "
             f"{error.privacy:.2g}, sampling {error.sampling:.2g}, discretisation "
             f"{error.discretisation:.2g}",
@@ -136,9 +139,11 @@ def expected_error(
     privacy : object, default=None
         Privacy model; None is exact sums.
     height : int, default=None
-        Depth of the leaves; None is 10, and 4 to 6 by eps for local noise.
+        Depth of the leaves; None is what `ScoreHistogram.fit` takes: 10, and 4 to 6 by
+        eps and space for local noise.
     levels : tuple of int or 'auto', default='auto'
-        Bit depths that are counted; 'auto' is every fourth, every one for local noise.
+        Bit depths that are counted, as for `ScoreHistogram.fit`; 'auto' is every
+        fourth, every one for local noise, and the last one alone without noise.
     space : {'both', 'prob', 'logit'}, default='both'
         Scale on which buckets have equal width, as for `ScoreHistogram`.
     positive_rate : float, default=0.5
@@ -170,9 +175,9 @@ def expected_error(
         raise ValueError(f"metric={metric!r} is unknown; pass one of {METRICS}.")
     if not 1 < n_examples < inf:
         raise ValueError(f"n_examples={n_examples!r} must be a number > 1.")
-    if isinstance(levels, str):
-        levels = default_levels(privacy, height)
-    levels = tuple(levels)
+    _check_used(metric, privacy, n_bins, max_examples, n_sources)
+    check_model(privacy)
+    levels = release_levels(privacy, height, levels, space)
     noise = level_noise(privacy, levels, max_examples=max_examples, n_sources=n_sources)
     model = ScoreModel(positive_rate, auc)
     sizes: tuple[int, ...] = (0,)
@@ -213,7 +218,8 @@ def plan(
     n_examples : float, default=None
         Examples there are, to be told whether they are enough.
     height : int, default=None
-        Depth of the leaves; None takes the best for the number of examples.
+        Depth of the leaves; None takes the best for the number of examples, or the last
+        of `levels` if these are given.
     **options : dict
         Further parameters of `expected_error`.
 
@@ -231,7 +237,9 @@ def plan(
     if not 0 < target < 1:
         raise ValueError(f"target={target!r} is no error; pass a number in (0, 1).")
     local = isinstance(privacy, LocalDP)
-    heights = (_LOCAL_HEIGHTS if local else _HEIGHTS) if height is None else (height,)
+    heights: Any = (height,)
+    if height is None and isinstance(options.get("levels", "auto"), str):
+        heights = _LOCAL_HEIGHTS if local else _HEIGHTS
 
     def best(n: float) -> ExpectedError:
         found = (
@@ -258,6 +266,25 @@ def _smallest(reached: Any) -> float:
     return float(ceil(high))
 
 
+def _check_used(
+    metric: str,
+    privacy: Any,
+    n_bins: int | None,
+    max_examples: int,
+    n_sources: int | None,
+) -> None:
+    """Raise for a setting that would change nothing."""
+    for name, value, default, used, what in (
+        ("n_bins", n_bins, None, metric == "calibration", f"metric={metric!r}"),
+        ("max_examples", max_examples, 1, not isinstance(privacy, LocalDP), "LocalDP"),
+        ("n_sources", n_sources, None, isinstance(privacy, SourceDP), repr(privacy)),
+    ):
+        if value != default and not used:
+            raise ValueError(
+                f"{name}={value!r} changes nothing with {what}; leave it out."
+            )
+
+
 def _bin_numbers(n_bins: int | None, height: int) -> tuple[int, ...]:
     if n_bins is None:
         return tuple(size for size in _BINS if size <= 2**height)
@@ -278,15 +305,15 @@ def _parts(
 ) -> tuple[float, float, float]:
     """Discretisation, and standard deviations of noise and sampling for one example."""
     grid = ScoreGrid(noise.height, space)
-    cells = model.cells(grid)
+    cells, smooth = model.cells(grid), noise.model.local
     if metric == "calibration":
         return _bin_parts(model, grid, noise, n_bins)
     if metric == "roc_auc":
-        gradient = area(cells)[1]
+        gradient = auc_with_gradient(cells, smooth)[1]
     else:
-        gradient = ratio(metric, cells, grid, threshold)[1]
+        gradient = ratio(metric, cells, grid, threshold, smooth=smooth)[1]
     return (
-        model.discretisation(metric, grid, threshold),
+        model.discretisation(metric, grid, threshold, smooth=smooth),
         float(noise.unit_std(gradient, cells)),
         sqrt(float(np.sum(cells * gradient**2))),
     )

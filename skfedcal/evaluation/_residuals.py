@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal.algorithms._class_residuals import ClassResiduals
+from skfedcal.evaluation._absolute import KNOWN, sum_interval, unfold
 from skfedcal.evaluation._answers import check_bins, undefined
-from skfedcal.evaluation._calibration import unfold
 from skfedcal.evaluation._collect import Statistic
-from skfedcal.evaluation._estimate import Estimate, make_estimate
-from skfedcal.evaluation._inputs import Clients, class_logits
+from skfedcal.evaluation._estimate import Estimate
+from skfedcal.evaluation._inputs import Clients
+from skfedcal.evaluation._intervals import quantile
 
 if TYPE_CHECKING:
     from skfedcal.federation._run import RoundRecord
@@ -152,7 +153,7 @@ class ClasswiseResiduals:
             )
         check_bins(n_bins)
         given = Clients(clients, y, client_ids, classes, input_type, statistic.private)
-        data, labels = class_logits(given)
+        data, labels = given.several()
         limit = statistic.limit(max_examples_per_client)
         # Rows of its own for each unit; clients may have none.
         one_each = statistic.private and statistic.model.unit == "example"
@@ -161,6 +162,7 @@ class ClasswiseResiduals:
             max_examples=limit,
             private=statistic.private,
             count_rows=not one_each,
+            input_type=input_type,  # type: ignore[arg-type]
             salt=0 if limit is None else statistic.salt(),
         )
         found = statistic.run(algorithm, data)
@@ -217,19 +219,38 @@ class ClasswiseResiduals:
         if n <= 0:
             undefined("Calibration error", "there are no rows", "nan")
             return Estimate(nan, nan, nan, se_sampling=nan, se_privacy=nan)
-        sizes = np.abs(self.residuals_[rows])
-        variances = np.full(sizes.shape, self.noise_variance_)
-        if self.squares_ is not None:
-            variances = variances + self.squares_[rows]
+        sizes = np.abs(self.residuals_[rows]).ravel()
+        sampling = self._sampling(rows)
+        sigmas = np.sqrt(sampling + self.noise_variance_)
+        found = sizes
         if debias:
-            sizes = unfold(sizes, np.sqrt(variances))
+            released = sampling if self.squares_ is not None else 0.0
+            found = unfold(sizes, np.sqrt(released + self.noise_variance_))
+        # A row adds to every class: its sum over classes is at most twice its largest
+        # part, as probabilities add up to 1.
+        shared = min(4.0, len(rows))
+        z, known = quantile(ci), sizes > KNOWN * sigmas
+        joint = shared * sampling[known].sum() + self.noise_variance_ * known.sum()
+        low, high = sum_interval(sizes, sigmas * sqrt(shared), float(joint), z)
         scale = 1 / (n * len(rows))
+        value = min(float(found.sum()) * scale, 1.0)
+        return Estimate(
+            value,
+            min(low * scale, value),
+            min(max(high * scale, value), 1.0),
+            se_sampling=sqrt(shared * float(sampling.sum())) * scale,
+            se_privacy=sqrt(self.noise_variance_ * sizes.size) * scale,
+        )
+
+    def _sampling(self, rows: Array) -> Array:
+        """Variance of each sum because other rows could have been drawn.
+
+        Without released squares an upper bound on all together, in equal parts:
+        outcomes of one class have a variance of 1/4, of K classes of 1 - 1/K.
+        """
         if self.squares_ is not None:
-            # A row is in one bin of each class; its classes do not add up in the same
-            # direction, so that this is an upper bound for several classes.
-            sampling = float(np.sqrt(self.squares_[rows].sum(axis=1)).sum() * scale)
-        else:
-            # A row moves the sum of gaps by at most 2, those of one class by 1.
-            sampling = min(2.0, len(rows)) * scale * sqrt(n)
-        privacy = self.noise_variance_ * sizes.size * scale**2
-        return make_estimate(float(sizes.sum()) * scale, sampling**2, privacy, ci=ci)
+            out: Array = self.squares_[rows].ravel()
+            return out
+        most = 0.25 if len(rows) == 1 else 1 - 1 / len(rows)
+        cells = len(rows) * self.residuals_.shape[1]
+        return np.full(cells, self.n_examples_ * most / cells)

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal.evaluation._grid import ScoreGrid
+from skfedcal.evaluation._ranking_sums import auc_with_gradient
+from skfedcal.evaluation._thresholds import weights
 
 Array = NDArray[Any]
 
@@ -67,14 +69,16 @@ class ScoreModel:
         """Shares of shape (2, n_buckets): negatives and positives in each bucket."""
         return _cells(self, grid)
 
-    def discretisation(self, metric: str, grid: ScoreGrid, threshold: float) -> float:
+    def discretisation(
+        self, metric: str, grid: ScoreGrid, threshold: float, *, smooth: bool = False
+    ) -> float:
         """Difference between the metric of leaves and of scores.
 
         At a threshold, the largest of those within half a leaf of it.
         """
         cells = self.cells(grid)
         if metric == "roc_auc":
-            return abs(area(cells)[0] - self.auc)
+            return abs(auc_with_gradient(cells, smooth)[0] - self.auc)
         if metric not in _AT_THRESHOLD:
             fine = ratio(metric, self.cells(_FINE), _FINE)[0]
             return abs(ratio(metric, cells, grid)[0] - fine)
@@ -86,7 +90,8 @@ class ScoreModel:
             # Two buckets that the threshold separates hold the exact counts.
             exact = np.stack([part, total - part], axis=1)
             truth = ratio(metric, exact, _HALVES)[0]
-            gaps.append(abs(ratio(metric, cells, grid, t)[0] - truth))
+            found = ratio(metric, cells, grid, t, smooth=smooth)[0]
+            gaps.append(abs(found - truth))
         return max(gaps)
 
     def bin_spread(self, edges: Array) -> float:
@@ -105,30 +110,26 @@ def _cells(model: ScoreModel, grid: ScoreGrid) -> Array:
     return np.diff(model.below(grid.edges), axis=1)
 
 
-def area(cells: Array) -> tuple[float, Array]:
-    """AUC of leaf counts (Eq. 5 of the paper), and its gradient."""
-    negative, positive = cells
-    n, p = negative.sum(), positive.sum()
-    above = np.cumsum(positive[::-1])[::-1] - positive / 2
-    below = np.cumsum(negative) - negative / 2
-    value = float(positive @ below / (n * p))
-    return value, np.stack([above / p - value, (below / n - value)]) / [[n], [p]]
-
-
 def ratio(
-    metric: str, cells: Array, grid: ScoreGrid, threshold: float = 0.5
+    metric: str,
+    cells: Array,
+    grid: ScoreGrid,
+    threshold: float = 0.5,
+    *,
+    smooth: bool = False,
 ) -> tuple[float, Array]:
     """Metric that is a ratio of two linear functionals of counts, and its gradient."""
-    above, centre = grid.above(threshold), grid.centres
-    below, none, ones = 1 - above, np.zeros_like(above), np.ones_like(above)
-    upper, lower = {
-        "accuracy": ((below, above), (ones, ones)),
-        "precision": ((none, above), (above, above)),
-        "recall": ((none, above), (none, ones)),
-        "f1": ((none, 2 * above), (above, ones + above)),
-        "brier": ((centre**2, (1 - centre) ** 2), (ones, ones)),
-        "log_loss": ((-np.log1p(-centre), -np.log(centre)), (ones, ones)),
-    }[metric]
-    whole = float(np.sum(np.stack(lower) * cells))
-    value = float(np.sum(np.stack(upper) * cells)) / whole
-    return value, (np.stack(upper) - value * np.stack(lower)) / whole
+    if metric in ("brier", "log_loss"):
+        lower, centre = np.ones_like(cells), grid.centres
+        upper = {
+            "brier": np.stack([centre**2, (1 - centre) ** 2]),
+            "log_loss": np.stack([-np.log1p(-centre), -np.log(centre)]),
+        }[metric]
+    else:
+        upper, lower = weights(metric, grid.above(threshold, smooth=smooth))
+    whole = float(np.sum(lower * cells))
+    value = float(np.sum(upper * cells)) / whole
+    gradient = (upper - value * lower) / whole
+    if metric == "f1":
+        value, gradient = 2 * value / (1 + value), gradient * 2 / (1 + value) ** 2
+    return value, gradient

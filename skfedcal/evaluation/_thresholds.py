@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
-from math import nan
-from typing import Any, NamedTuple
+from math import nan, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
 from skfedcal.evaluation._answers import Answers, Array, undefined
 from skfedcal.evaluation._estimate import Estimate
+from skfedcal.evaluation._intervals import quantile, unit_interval
 
 
 class Confusion(NamedTuple):
@@ -54,12 +54,7 @@ class ThresholdAnswers(Answers):
         -------
         Estimate
         """
-
-        def gradient(value: float, above: Array) -> Array:
-            total = sum(self._sums)
-            return np.stack([1 - above - value, above - value]) / total
-
-        return self._at(threshold, ci, "Accuracy", _accuracy, gradient)
+        return self._at("accuracy", threshold, ci)
 
     def precision(self, threshold: float = 0.5, *, ci: float = 0.95) -> Estimate:
         """Part of the predicted positives that are positive.
@@ -75,12 +70,7 @@ class ThresholdAnswers(Answers):
         -------
         Estimate
         """
-
-        def gradient(value: float, above: Array) -> Array:
-            predicted = float((self.counts_ * above).sum())
-            return np.stack([-above * value, above * (1 - value)]) / predicted
-
-        return self._at(threshold, ci, "Precision", _precision, gradient)
+        return self._at("precision", threshold, ci)
 
     def recall(self, threshold: float = 0.5, *, ci: float = 0.95) -> Estimate:
         """Part of the positives that are predicted positive.
@@ -96,11 +86,7 @@ class ThresholdAnswers(Answers):
         -------
         Estimate
         """
-
-        def gradient(value: float, above: Array) -> Array:
-            return np.stack([np.zeros_like(above), above - value]) / self._sums[1]
-
-        return self._at(threshold, ci, "Recall", _recall, gradient)
+        return self._at("recall", threshold, ci)
 
     def f1(self, threshold: float = 0.5, *, ci: float = 0.95) -> Estimate:
         """Harmonic mean of precision and recall.
@@ -116,13 +102,7 @@ class ThresholdAnswers(Answers):
         -------
         Estimate
         """
-
-        def gradient(value: float, above: Array) -> Array:
-            whole = self._sums[1] + float((self.counts_ * above).sum())
-            own = 2 * above - value * (1 + above)
-            return np.stack([-value * above, own]) / whole
-
-        return self._at(threshold, ci, "F1", _f1, gradient)
+        return self._at("f1", threshold, ci)
 
     def confusion(self, threshold: float = 0.5, *, ci: float = 0.95) -> Confusion:
         """Count right and wrong predictions of both classes.
@@ -140,79 +120,106 @@ class ThresholdAnswers(Answers):
             Estimates `tn`, `fp`, `fn`, `tp`; not clipped, so that sums stay unbiased.
         """
         above = self._above(threshold)
-        inside = (above > 0) & (above < 1)
+        inside = self._inside(threshold)
+        total = max(sum(self._sums), 1.0)
         out = []
-        for part, label in product((0, 1), (0, 1)):
-            row, side = (0, label) if part == 0 else (1, label)
+        for row, side in product((0, 1), (0, 1)):
             weight = np.zeros_like(self.counts_)
             weight[row] = above if side else 1 - above
-            rest = np.where(inside, np.maximum(above, 1 - above), 0.0)
+            value = float((self.counts_ * weight).sum())
+            privacy = float(self.noise_.variances(self.counts_, weight)[1])
+            share = min(max(value / total, 0.0), 1.0)
+            sampling = total * share * (1 - share)
+            low, high = unit_interval(
+                share, sampling / total**2, privacy / total**2, quantile(ci), total
+            )
             out.append(
-                self._estimate(
-                    float((self.counts_ * weight).sum()),
-                    weight,
-                    ci,
-                    bounds=None,
-                    discretisation=float((self._seen()[row] * rest).sum()),
+                Estimate(
+                    value,
+                    min(low * total, value),
+                    max(high * total, value),
+                    se_sampling=sqrt(sampling),
+                    se_privacy=sqrt(privacy),
+                    discretisation=float(self._seen()[row] @ inside),
                 )
             )
         return Confusion(*out)
 
     def _above(self, threshold: float) -> Array:
+        """Part of each bucket at or above a threshold."""
         value = float(threshold)
         if not 0 <= value <= 1:
             raise ValueError(
                 f"threshold={threshold!r} is not a probability; pass 0 <= threshold "
                 "<= 1."
             )
-        return self.grid.above(value)
+        # Local reports leave few buckets, and many rows in that of the threshold.
+        return self.grid.above(value, smooth=self.noise_.local)
 
-    def _at(
-        self,
-        threshold: float,
-        ci: float,
-        name: str,
-        metric: Callable[[Any, Any, float, float], Any],
-        gradient: Callable[[float, Array], Array],
-    ) -> Estimate:
+    def _inside(self, threshold: float) -> Array:
+        """Larger part of the bucket that a threshold divides; 0 for all others."""
+        above = self.grid.above(float(threshold))
+        return np.where((above > 0) & (above < 1), np.maximum(above, 1 - above), 0.0)
+
+    def _at(self, metric: str, threshold: float, ci: float) -> Estimate:
         above = self._above(threshold)
-        negatives, positives = self._sums
-        fp, tp = (float(v) for v in (self.counts_ * above).sum(axis=1))
-        value = metric(tp, fp, positives, negatives)
-        if not np.isfinite(value):
-            undefined(name, "there are no rows to divide by", "0.0")
+        found = self._share(*weights(metric, above), ci)
+        if found is None:
+            undefined(NAMES[metric], "there are no rows to divide by", "0.0")
             return Estimate(0.0, 0.0, 1.0, se_sampling=nan, se_privacy=nan)
-        # The rows of the threshold's bucket may all lie on either side of it.
-        inside = np.where((above > 0) & (above < 1), self._seen(), 0.0)
-        down, up = (inside * above).sum(axis=1), (inside * (1 - above)).sum(axis=1)
-        corners = [
-            metric(tp + a, fp + b, positives, negatives)
-            for a, b in product((-down[1], up[1]), (-down[0], up[0]))
-        ]
-        gaps = [abs(c - value) for c in corners if np.isfinite(c)]
-        return self._estimate(
-            value,
-            gradient(value, above),
-            ci,
-            discretisation=min(float(max(gaps, default=1.0)), 1.0),
+        share, low, high, slope = float(found), found.low, found.high, 1.0
+        if metric == "f1":
+            slope = 2 / (1 + share) ** 2
+            share, low, high = (2 * j / (1 + j) for j in (share, low, high))
+        return Estimate(
+            share,
+            low,
+            high,
+            se_sampling=found.se_sampling * slope,
+            se_privacy=found.se_privacy * slope,
+            discretisation=self._distance(metric, threshold, share),
         )
 
+    def _distance(self, metric: str, threshold: float, value: float) -> float:
+        """Bound for rows of the threshold's bucket that may lie on either side."""
+        plain = self.grid.above(float(threshold))
+        inside = (plain > 0) & (plain < 1)
+        edge = (plain >= 1).astype(np.float64)
+        counts = self.counts_ if not inside.any() else self._seen()
+        corners = []
+        for sides in product((edge, edge + inside), repeat=2):
+            both = np.stack(sides)
+            upper, lower = (
+                float((counts * weight).sum()) for weight in weights(metric, both)
+            )
+            if lower > 0:
+                share = upper / lower
+                share = 2 * share / (1 + share) if metric == "f1" else share
+                corners.append(abs(share - value))
+        return min(max(corners, default=1.0), 1.0) if inside.any() else 0.0
 
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else nan
+
+NAMES = {
+    "accuracy": "Accuracy",
+    "precision": "Precision",
+    "recall": "Recall",
+    "f1": "F1",
+}
 
 
-def _accuracy(tp: float, fp: float, positives: float, negatives: float) -> float:
-    return _ratio(tp + negatives - fp, positives + negatives)
+def weights(metric: str, above: Array) -> tuple[Array, Array]:
+    """Weights of the counts in the two sums whose ratio is a metric.
 
-
-def _precision(tp: float, fp: float, *_: float) -> float:
-    return _ratio(tp, tp + fp)
-
-
-def _recall(tp: float, _: float, positives: float, __: float) -> float:
-    return _ratio(tp, positives)
-
-
-def _f1(tp: float, fp: float, positives: float, _: float) -> float:
-    return _ratio(2 * tp, positives + tp + fp)
+    `above` is the part of each bucket that is predicted positive, for both classes
+    together or one row for each. The ratio for 'f1' is the share j of true positives
+    among all rows that are, or are predicted, positive; F1 is ``2 j / (1 + j)``.
+    """
+    negative, positive = above if above.ndim == 2 else (above, above)
+    none, ones = np.zeros_like(positive), np.ones_like(positive)
+    part, whole = {
+        "accuracy": ((1 - negative, positive), (ones, ones)),
+        "precision": ((none, positive), (negative, positive)),
+        "recall": ((none, positive), (none, ones)),
+        "f1": ((none, positive), (negative, ones)),
+    }[metric]
+    return np.stack(part), np.stack(whole)

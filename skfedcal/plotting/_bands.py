@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal.evaluation._histogram import ScoreHistogram
+from skfedcal.evaluation._intervals import quantile, unit_band
 
 Array = NDArray[Any]
 
@@ -25,58 +26,55 @@ class Coordinate(NamedTuple):
     slope : ndarray of shape (n_buckets + 1, 2, 2)
         Slope of the value in the counts of (negatives, positives) that lie (at or
         above, below) the edge.
+    rows : ndarray of shape (n_buckets + 1,)
+        Rows that the value is a share of.
     """
 
     value: Array
     slope: Array
-
-
-def quantile(ci: float) -> float:
-    """Half width, in standard errors, of an interval of level `ci`."""
-    from scipy.special import ndtri
-
-    if not 0 < ci < 1:
-        raise ValueError(f"ci={ci!r} is not a level of confidence; pass 0 < ci < 1.")
-    return float(ndtri((1 + ci) / 2))
+    rows: Array
 
 
 def rate(value: Array, total: float, row: int) -> Coordinate:
     """Part of the negatives (row 0) or positives (row 1) at or above each edge."""
     slope = np.zeros((len(value), 2, 2))
     slope[:, row] = np.stack([1 - value, -value], axis=1) / max(total, 1.0)
-    return Coordinate(value, slope)
+    return Coordinate(value, slope, np.full(len(value), total))
 
 
 def precision(value: Array, predicted: Array) -> Coordinate:
     """Part of the rows at or above each edge that are positive."""
     slope = np.zeros((len(value), 2, 2))
     slope[:, :, 0] = np.stack([-value, 1 - value], axis=1)
-    return Coordinate(value, slope / np.maximum(predicted, 1.0)[:, None, None])
+    slope /= np.maximum(predicted, 1.0)[:, None, None]
+    return Coordinate(value, slope, predicted)
 
 
-def half_widths(hist: ScoreHistogram, x: Coordinate, y: Coordinate, z: float) -> Array:
-    """Half width, at every edge, of the interval of `y` where the curve is at `x`.
+def band(
+    hist: ScoreHistogram, x: Coordinate, y: Coordinate, ci: float
+) -> tuple[Array, Array]:
+    """Ends, at every edge, of the interval of `y` where the curve is at `x`.
 
     Both coordinates of a point have errors. To first order the curve at the same place
     is off by ``dy - slope * dx``, whose variance is that of its gradient. The slope is
     that of the chord over the interval of `x`, so that a jump counts with its height.
     """
-    size = hist.grid.n_buckets
+    z, size = quantile(ci), hist.grid.n_buckets
     point = np.arange(0, size + 1, max(1, size // (_POINTS - 1)))
-    reach = z * _errors(hist, point, x.slope[point])
+    reach = z * np.sqrt(sum(_variances(hist, point, x.slope[point])))
     chord = _chord(x.value, y.value, x.value[point], reach)[:, None, None]
-    error = _errors(hist, point, y.slope[point] - chord * x.slope[point])
-    return np.interp(np.arange(size + 1), point, z * error)
+    both = _variances(hist, point, y.slope[point] - chord * x.slope[point])
+    everywhere = np.arange(size + 1)
+    sampling, privacy = (np.interp(everywhere, point, part) for part in both)
+    return unit_band(y.value, sampling, privacy, z, y.rows)
 
 
-def _errors(hist: ScoreHistogram, point: Array, slope: Array) -> Array:
-    """Standard errors, of sampling and privacy together, of values at some edges."""
+def _variances(hist: ScoreHistogram, point: Array, slope: Array) -> tuple[Array, Array]:
+    """Variances, of sampling and of privacy, of values at some edges."""
     size = hist.grid.n_buckets
     above = np.arange(size) >= size - point[:, None, None]
     gradient = np.where(above, slope[:, :, :1], slope[:, :, 1:])
-    sampling, privacy = hist.noise_.variances(hist.counts_, gradient)
-    out: Array = np.sqrt(sampling + privacy)
-    return out
+    return hist.noise_.variances(hist.counts_, gradient)
 
 
 def _chord(x: Array, y: Array, place: Array, half: Array) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from skfedcal.evaluation._histogram import ScoreHistogram
-from skfedcal.plotting._bands import quantile
+from skfedcal.evaluation._intervals import check_level
 
 if TYPE_CHECKING:
     from skfedcal.evaluation._estimate import Estimate
@@ -83,7 +83,7 @@ class FedDisplay:
         drawing = dict(plot_kw or {})
         # What cannot be drawn must not be paid for.
         pyplot()
-        quantile(ci)
+        check_level(ci)
         cls._check_drawing(drawing)
         hist = ScoreHistogram.fit(
             clients,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from skfedcal.plotting._bands import Array, half_widths, precision, quantile, rate
+from skfedcal.plotting._bands import Array, band, precision, rate
 from skfedcal.plotting._base import BAND_ALPHA, FedDisplay, with_interval
 
 if TYPE_CHECKING:
@@ -127,15 +127,15 @@ class FedPrecisionRecallDisplay(FedDisplay):
         -------
         FedPrecisionRecallDisplay
         """
-        curve, half = hist.pr_curve(), _half_widths(hist, quantile(ci))
+        curve, (low, high) = hist.pr_curve(), _band(hist, ci)
         total = float(hist.counts_.sum())
         share = float(hist.counts_[1].sum()) / total if total > 0 else np.nan
         display = cls(
             precision=curve.precision,
             recall=curve.recall,
             thresholds=curve.thresholds,
-            low=np.maximum(curve.precision - half, 0.0),
-            high=np.minimum(curve.precision + half, 1.0),
+            low=low,
+            high=high,
             average_precision=hist.average_precision(ci=ci),
             name=name,
             pos_label=hist.classes[1],
@@ -206,11 +206,12 @@ class FedPrecisionRecallDisplay(FedDisplay):
         return self
 
 
-def _half_widths(hist: ScoreHistogram, z: float) -> Array:
-    """Half width of the band, in the order of the curve."""
+def _band(hist: ScoreHistogram, ci: float) -> tuple[Array, Array]:
+    """Ends of the band, in the order of the curve."""
     fpr, tpr, *_ = hist.roc_curve()
     negatives, positives = hist.counts_.sum(axis=1)
     predicted = fpr * negatives + tpr * positives
     shares = hist.pr_curve().precision[::-1]
-    half = half_widths(hist, rate(tpr, positives, 1), precision(shares, predicted), z)
-    return np.where(predicted > 0, half, 1.0)[::-1]
+    low, high = band(hist, rate(tpr, positives, 1), precision(shares, predicted), ci)
+    known = predicted > 0
+    return np.where(known, low, 0.0)[::-1], np.where(known, high, 1.0)[::-1]

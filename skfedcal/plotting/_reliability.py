@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from skfedcal.evaluation._answers import check_bins
-from skfedcal.plotting._bands import Array, quantile
+from skfedcal.plotting._bands import Array
 from skfedcal.plotting._base import FedDisplay
 
 if TYPE_CHECKING:
@@ -127,13 +127,12 @@ class FedReliabilityDisplay(FedDisplay):
         -------
         FedReliabilityDisplay
         """
-        half = quantile(ci)
-        points = hist.reliability(n_bins, strategy=strategy)
+        points = hist.reliability(n_bins, strategy=strategy, ci=ci)
         display = cls(
             prob_true=points.prob_true,
             prob_pred=points.prob_pred,
-            low=np.maximum(points.prob_true - half * points.se, 0.0),
-            high=np.minimum(points.prob_true + half * points.se, 1.0),
+            low=points.low,
+            high=points.high,
             counts=points.counts,
             name=name,
             pos_label=hist.classes[1],

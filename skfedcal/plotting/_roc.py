@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
-from skfedcal.plotting._bands import Array, half_widths, quantile, rate
+from skfedcal.plotting._bands import Array, band, rate
 from skfedcal.plotting._base import BAND_ALPHA, FedDisplay, with_interval
 
 if TYPE_CHECKING:
@@ -123,18 +121,17 @@ class FedRocDisplay(FedDisplay):
         -------
         FedRocDisplay
         """
-        z = quantile(ci)
         curve = hist.roc_curve()
         negatives, positives = hist.counts_.sum(axis=1)
-        half = half_widths(
-            hist, rate(curve.fpr, negatives, 0), rate(curve.tpr, positives, 1), z
+        low, high = band(
+            hist, rate(curve.fpr, negatives, 0), rate(curve.tpr, positives, 1), ci
         )
         display = cls(
             fpr=curve.fpr,
             tpr=curve.tpr,
             thresholds=curve.thresholds,
-            low=np.maximum(curve.tpr - half, 0.0),
-            high=np.minimum(curve.tpr + half, 1.0),
+            low=low,
+            high=high,
             roc_auc=hist.roc_auc(ci=ci),
             name=name,
             pos_label=hist.classes[1],

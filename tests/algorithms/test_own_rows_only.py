@@ -58,17 +58,11 @@ ALGORITHMS = {
     "label frequencies": started(BiasTemperaturePosterior(private_prior=True)),
     "accuracy root": started(AccuracyRoot(-1.4, 3.5, 0.2)),
     "gap parts": started(GapParts(-1.4, 3.5, n_points=3)),
-    "gap parts, sums": started(GapParts(-1.4, 3.5, full_rows=0)),
     **{
         f"search, {objective}, {search}": started(
             TemperatureSearch(-1.4, 3.5, objective, search, full_rows=10, n_bins=2)
         )
-        for objective, search in (
-            ("accuracy", "golden"),
-            ("nll", "golden"),
-            ("nll", "bisect"),
-            ("ece", "golden"),
-        )
+        for objective, search in (("nll", "bisect"), ("ece", "golden"))
     },
     "histograms": started(ClassHistograms(n_bins=2)),
     "histograms, clipped": started(

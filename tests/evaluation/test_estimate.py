@@ -7,6 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 from skfedcal import Estimate
 from skfedcal.evaluation._estimate import make_estimate
@@ -56,8 +57,21 @@ def test_copies_keep_everything(estimate):
         assert repr(other) == repr(estimate) and type(other) is Estimate
 
 
-def test_interval_is_normal_and_cut_to_the_range():
-    plain = make_estimate(0.5, 0.03**2, 0.04**2, ci=0.95)
+def test_interval_of_a_share_is_that_of_wilson():
+    """Ends are where the value is z deviations away, by the variance at the end."""
+    found = make_estimate(0.8, 0.03**2, 0.04**2, ci=0.95)
+    n_rows = 0.8 * 0.2 / 0.03**2
+
+    def away(t):
+        variance = t * (1 - t) / n_rows + 0.04**2
+        return (t - 0.8) ** 2 - 1.9599639845**2 * variance
+
+    assert found.low == pytest.approx(brentq(away, 0.0, 0.8), abs=1e-9)
+    assert found.high == pytest.approx(brentq(away, 0.8, 1.0), abs=1e-9)
+
+
+def test_interval_is_normal_without_range_and_cut_to_the_range():
+    plain = make_estimate(0.5, 0.03**2, 0.04**2, ci=0.95, bounds=None)
     assert plain.high - 0.5 == pytest.approx(1.959964 * 0.05, rel=1e-6)
     cut = make_estimate(1.02, 0.01, 0.0, ci=0.9)
     assert (float(cut), cut.high) == (1.0, 1.0) and cut.low < 1

@@ -8,7 +8,8 @@ from skfedcal.evaluation import ScoreHistogram, expected_error, plan
 from skfedcal.evaluation._grid import ScoreGrid
 from skfedcal.evaluation._level_noise import level_noise
 from skfedcal.evaluation._planning import METRICS
-from skfedcal.evaluation._score_model import ScoreModel, area, ratio
+from skfedcal.evaluation._ranking_sums import auc_with_gradient as area
+from skfedcal.evaluation._score_model import ScoreModel, ratio
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,
@@ -218,8 +219,10 @@ def test_what_costs_more_noise():
 
 
 def test_default_heights_by_privacy():
-    assert expected_error("brier", 1e4).levels == (2, 6, 10)
-    for eps, height in ((1.0, 4), (3.0, 5), (5.0, 6)):
+    assert expected_error("brier", 1e4).levels == (10,)
+    private = expected_error("brier", 1e4, privacy=DistributedDP(1.0))
+    assert private.levels == (2, 6, 10)
+    for eps, height in ((1.0, 5), (3.0, 6), (5.0, 6)):
         error = expected_error("brier", 1e4, privacy=LocalDP(eps))
         assert error.levels == tuple(range(1, height + 1))
 

@@ -68,13 +68,14 @@ def test_precision_recall_values_are_those_of_the_histogram(hist):
 
 def test_reliability_values_are_those_of_the_histogram(hist):
     display = FedReliabilityDisplay.from_histogram(hist, n_bins=7, ci=0.9)
-    found = hist.reliability(7, strategy="quantile")
+    found = hist.reliability(7, strategy="quantile", ci=0.9)
     np.testing.assert_array_equal(display.prob_true, found.prob_true)
     np.testing.assert_array_equal(display.prob_pred, found.prob_pred)
     np.testing.assert_array_equal(display.counts, found.counts)
-    np.testing.assert_allclose(
-        display.high, np.minimum(found.prob_true + 1.6448536 * found.se, 1), atol=1e-8
-    )
+    np.testing.assert_array_equal(display.low, found.low)
+    np.testing.assert_array_equal(display.high, found.high)
+    wider = hist.reliability(7, strategy="quantile", ci=0.99)
+    assert (wider.low < found.low).all() and (wider.high > found.high).all()
 
 
 @pytest.mark.parametrize("cls", DISPLAYS)
