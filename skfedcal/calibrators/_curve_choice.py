@@ -1,28 +1,55 @@
-"""Which curve suits the noise, and whether it is better than none."""
+"""Which curve suits the counts, and how far it is to be trusted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from skfedcal.calibrators._curve_evidence import evidence, saving
 from skfedcal.calibrators._curves import (
     Curve,
     Leaves,
-    expit,
-    features,
     fit_bbq,
     fit_bins,
     fit_isotonic,
-    fit_sigmoid,
 )
+from skfedcal.calibrators._sigmoids import fit_sigmoid
 
-Array = NDArray[Any]
+# Deviations of the labels from the scores that a curve needs to be used at all. Noise
+# makes curves that do much harm, and has longer tails than a normal law; overfitting
+# alone makes curves that their weight takes care of.
+_NEEDED_EXACT, _NEEDED_NOISY = 1.0, 3.5
 
-# The gain must be this many standard deviations of its own noise.
-_MIN_GAIN = 2.0
+# Methods that 'auto' has to choose from; of equal savings the first is taken.
+AUTO = ("platt", "isotonic")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """Curves of one method, and what speaks for them.
+
+    Parameters
+    ----------
+    method : str
+        Their method.
+    curves : list of Curve
+        One for each score.
+    gain : float
+        Log loss of a row that they would save on other rows.
+    evidence : float
+        Deviations by which labels differ from what the scores say.
+    weight : float
+        Part of the curves in calibrated log-odds, the rest being the input's; 0 where
+        the evidence or the gain is too small.
+    """
+
+    method: str
+    curves: list[Curve]
+    gain: float
+    evidence: float
+    weight: float
 
 
 def fit_curve(leaves: Leaves, method: str, n_bins: int) -> Curve:
@@ -36,64 +63,52 @@ def fit_curve(leaves: Leaves, method: str, n_bins: int) -> Curve:
     return fit_sigmoid(leaves, "platt" if method == "platt" else "beta")
 
 
-def fit_curves(
-    every: Sequence[Leaves], method: str, n_bins: int
-) -> tuple[str, list[Curve], bool]:
-    """Fit a curve to each score; 'auto' takes the method that saves more log loss.
-
-    Returns the method, the curves, and whether what they save stands out from the
-    noise.
-    """
+def choose(every: Sequence[Leaves], method: str, n_bins: int) -> Choice:
+    """Fit a curve to each score; 'auto' takes the method that saves more log loss."""
     found = []
-    for name in ("platt", "isotonic") if method == "auto" else (method,):
+    for name in AUTO if method == "auto" else (method,):
         curves = [fit_curve(leaves, name, n_bins) for leaves in every]
-        gains = [gain(*pair) for pair in zip(every, curves, strict=True)]
-        saved, variance = np.sum(gains, axis=0)
-        found.append((saved, name, curves, saved > _MIN_GAIN * np.sqrt(variance)))
-    _, name, curves, noticeable = max(found, key=lambda entry: entry[0])
-    return name, curves, bool(noticeable)
+        pairs = zip(every, curves, strict=True)
+        savings = [saving(*pair, averaged=name == "bbq") for pair in pairs]
+        apparent, optimism = np.sum(savings, axis=0)
+        found.append((apparent - optimism, apparent, optimism, name, curves))
+    gain, apparent, optimism, name, curves = max(found, key=lambda entry: entry[0])
+    rows = max(float(every[0].counts.sum()), 1.0)
+    shown = evidence(every)
+    enough = shown > _needed(every[0].noisy)
+    weight = worth(apparent, optimism) if enough else 0.0
+    return Choice(name, curves, float(gain / rows), shown, weight)
 
 
-def gain(leaves: Leaves, curve: Curve) -> tuple[float, float]:
-    """Log loss that a curve would save on other examples, and the variance of it.
+def in_words(
+    method: str, gain: float, shown: float, weight: float | None, *, noisy: bool
+) -> str:
+    """What speaks for a curve, and what is done; without a weight it is used as is."""
+    needed = _needed(noisy)
+    out = (
+        f"Labels differ from the scores by {max(shown, 0.0):.1f} standard "
+        f"deviations ({needed:g} needed)"
+    )
+    if shown > needed:
+        out += f"; {method} saves {gain:.4f} of log loss on other rows"
+    if weight is None:
+        return f"{out}; the curve is used as it is (if_improves=False)."
+    if weight == 0:
+        return f"{out}; the input is left as it is."
+    return f"{out}; {100 * weight:.0f} % of the curve is used."
 
-    Fitted and measured on the same counts it comes out too large: on average, by
-    Stein's identity, by the covariance of the counts (of the noise, and of the sample)
-    times the derivative of the logs of the curve. That is taken off. In coordinates of
-    the fit that have unit curvature it is the sum of the variances of the scores.
+
+def _needed(noisy: bool) -> float:
+    return _NEEDED_NOISY if noisy else _NEEDED_EXACT
+
+
+def worth(apparent: float, optimism: float) -> float:
+    """Part of a curve that is worth using, 0 to 1.
+
+    In units of its optimism a saving of 1 is none on other rows, and 2 is best used in
+    three quarters (James and Stein). Beyond, the part nears 1 faster than is best for
+    log loss: what is well known is not pulled back to the input.
     """
-    odds = leaves.inner_odds()
-    new = curve(odds)
-    logs = np.stack(
-        [np.logaddexp(0, odds) - np.logaddexp(0, new),
-         np.logaddexp(0, -odds) - np.logaddexp(0, -new)]
-    )  # fmt: skip
-    scores = _whitened_scores(leaves, curve, odds, new)
-    optimism = float(np.sum(leaves.variance(scores)))
-    variance = float(np.sum(leaves.variance(logs[None])))
-    return float(np.sum(leaves.counts * logs)) - optimism, variance
-
-
-def _whitened_scores(leaves: Leaves, curve: Curve, odds: Array, new: Array) -> Array:
-    """Derivatives of the log loss by coefficients that have unit curvature."""
-    chance = expit(new)
-    rows = np.maximum(leaves.counts.sum(axis=0), 0.0)
-    # Of one example of each label, by the log-odds of its leaf.
-    slopes = np.stack([-chance, 1 - chance])
-    if curve.kind in ("platt", "beta"):
-        design = features(odds, curve.kind)
-        bend = (design * (rows * chance * (1 - chance))[:, None]).T @ design
-        values, vectors = np.linalg.eigh(bend)
-        used = values > 1e-12 * values[-1]
-        white = design @ (vectors[:, used] / np.sqrt(values[used]))
-        return slopes * white.T[:, None]
-    # One coefficient for each run of equal values, at the nearest corner of a line.
-    level = new
-    if curve.kind == "line":
-        between = (curve.points[1:] + curve.points[:-1]) / 2
-        level = curve.values[np.searchsorted(between, expit(odds))]
-    runs = np.cumsum(np.append(0, np.diff(level) != 0))
-    inside = (runs == np.arange(runs[-1] + 1)[:, None]).astype(np.float64)
-    bend = inside @ (rows * chance * (1 - chance))
-    inside, bend = inside[bend > 0], bend[bend > 0]
-    return slopes * (inside / np.sqrt(bend)[:, None])[:, None]
+    if apparent <= optimism:
+        return 0.0
+    return float(1 - (optimism / apparent) ** 2)

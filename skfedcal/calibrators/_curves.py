@@ -7,12 +7,16 @@ and positives, and may be negative: they are unbiased, and sums of them are as w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal.algorithms._binning import BinTable
 from skfedcal.evaluation._noise import NoiseModel
+
+if TYPE_CHECKING:
+    from skfedcal.calibrators._bbq_table import Levels
 
 Array = NDArray[Any]
 Kind = Literal["steps", "line", "platt", "beta"]
@@ -24,10 +28,12 @@ NOISY_BUCKETS = 64
 # empty leaves there would add noise times large log-odds.
 _TAIL = 0.002
 
-# Pseudo-rows of the prior of all bins, as for FedBinCalibrator.
-_PRIOR_ROWS = 2.0
+# Pseudo-rows of a bin at what the scores in it say.
+_BIN_ROWS = 1.0
 
-_MAX_NEWTON = 100
+# Examples of the other label that either end of a monotone curve is taken to have: few
+# rows of one label would say 0 or 1, and cost much log loss on the next one.
+_END_ROWS = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +69,17 @@ class Curve:
         a, b, c = self.values
         return c - a * np.logaddexp(0, -odds) + b * np.logaddexp(0, odds)
 
+    def check(self) -> None:
+        """Raise if points and values, read from a file, are no curve."""
+        sizes = (len(self.points), len(self.values))
+        fixed = {"platt": (0, 2), "beta": (0, 3)}.get(self.kind)
+        if sizes != (fixed or (sizes[0], sizes[0] + (self.kind == "steps"))):
+            raise ValueError("curve_points_ do not fit curve_values_")
+        if self.points.dtype != np.float64 or self.values.dtype != np.float64:
+            raise ValueError("a curve has a wrong type")
+        if not np.isfinite(self.values).all() or (np.diff(self.points) <= 0).any():
+            raise ValueError("a curve has values that cannot be")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaves:
@@ -88,6 +105,17 @@ class Leaves:
     @property
     def noisy(self) -> bool:
         return not self.noise.exact
+
+    def rows(self) -> Array:
+        """Examples of each leaf, none of them negative.
+
+        Under noise as many as there are: clipping alone would add all of the noise that
+        is above 0.
+        """
+        out = np.maximum(self.counts.sum(axis=0), 0.0)
+        if self.noisy:
+            out *= max(float(self.counts.sum()), 1.0) / max(float(out.sum()), 1.0)
+        return out
 
     def variance(self, functionals: Array) -> tuple[Array, Array]:
         """Sampling and privacy variance of functionals of shape (..., 2, n_leaves)."""
@@ -153,13 +181,32 @@ def fit_bins(leaves: Leaves, n_bins: int) -> Curve:
     counts = np.maximum(np.add.reduceat(leaves.counts, first, axis=1), 0.0)
     rows = counts.sum(axis=0)
     middle = _means(expit(leaves.odds), leaves.counts.sum(axis=0), first)
-    weight = _PRIOR_ROWS / len(first) + leaves.bucket_noise(first)
+    weight = _BIN_ROWS + leaves.bucket_noise(first)
     values = (counts[1] + weight * middle) / (rows + weight)
     return Curve("steps", leaves.edges[first[1:] - 1], values)
 
 
 def fit_bbq(leaves: Leaves) -> Curve:
     """Average of histograms of 2, 4, ... bins of leaves; see FedBBQCalibrator."""
+    return Curve("steps", leaves.edges, _average(leaves)[0].values[0])
+
+
+def bbq_optimism(leaves: Leaves) -> float:
+    """Coefficients of the average, and what noise adds; see `saving`."""
+    table, shares, levels, noise = _average(leaves)
+    rows = np.maximum(levels.merge(leaves.counts.sum(axis=0)[None]), 0.0)
+    fewer = np.hypot(*noise) * np.sqrt(leaves.counts.shape[1] / levels.size)
+    # A bin is a coefficient as far as it has rows, beyond what noise makes of none.
+    used = np.divide(rows, rows + fewer, out=np.zeros_like(rows), where=rows > 0)
+    values = np.clip(table.values[0], 1e-9, 1 - 1e-9)
+    assert table.rise is not None and table.fall is not None
+    slopes = np.stack([table.fall[0] / (1 - values), table.rise[0] / values])
+    noisy = np.square(noise)[:, None] * slopes
+    return float(np.sum(shares * levels.sum_bins(used)) + np.sum(noisy))
+
+
+def _average(leaves: Leaves) -> tuple[BinTable, Array, Levels, Array]:
+    """Table of BBQ, the shares of its levels, and noise of negatives, positives."""
     from skfedcal.calibrators._bbq_table import Levels, bbq_table
 
     negative, positive = leaves.counts[:, None]
@@ -171,13 +218,14 @@ def fit_bbq(leaves: Leaves) -> Curve:
         _means(chance, rows, np.arange(0, n_leaves, n_leaves // s)) for s in sizes
     ]
     levels = Levels(sizes, np.concatenate(middle), np.repeat(sizes, sizes))
-    noise = (0.0, 0.0)
+    # Next to none instead of none: slopes are given only if there is noise.
+    noise = np.full(2, 1e-100)
     if leaves.noisy:
         one = np.zeros((2, 2, n_leaves))
-        one[[0, 1], [1, 0], n_leaves // 2] = 1.0
-        noise = tuple(np.sqrt(leaves.variance(one)[1]))
-    table, _ = bbq_table(positive, negative, noise, levels=levels)
-    return Curve("steps", leaves.edges, table.values[0])
+        one[[0, 1], [0, 1], n_leaves // 2] = 1.0
+        noise = np.sqrt(leaves.variance(one)[1])
+    table, shares = bbq_table(positive, negative, (noise[1], noise[0]), levels=levels)
+    return table, shares, levels, noise
 
 
 def fit_isotonic(leaves: Leaves) -> Curve:
@@ -195,9 +243,14 @@ def fit_isotonic(leaves: Leaves) -> Curve:
         return Curve("line", np.array([0.0, 1.0]), np.array([0.0, 1.0]))
     middle = _means(expit(leaves.odds), leaves.counts.sum(axis=0), first)[used]
     rows, positive = rows[used], counts[1][used]
+    positive[0] += _END_ROWS
+    rows[0] += _END_ROWS
+    rows[-1] += _END_ROWS
     fitted = isotonic_regression(positive / rows, sample_weight=rows)
-    low, high = _margins(leaves, first[used], rows, fitted)
-    values = np.clip(fitted, low, 1 - high)
+    values = fitted
+    if leaves.noisy:
+        low, high = _margins(leaves, first[used], rows, fitted)
+        values = np.clip(fitted, low, 1 - high)
     corners = np.ones(len(values), dtype=bool)
     corners[1:-1] = (values[1:-1] != values[:-2]) | (values[1:-1] != values[2:])
     return Curve("line", middle[corners], values[corners])
@@ -206,52 +259,19 @@ def fit_isotonic(leaves: Leaves) -> Curve:
 def _margins(
     leaves: Leaves, first: Array, rows: Array, fitted: Array
 ) -> tuple[float, float]:
-    """How far from certain the lowest and the highest value stay.
+    """How far from certain the lowest and the highest value stay under noise.
 
-    Half an example: the log loss of a later one stays finite. Under noise, also one
-    standard deviation of the noise in the frequency of the step.
+    One standard deviation of the noise in the frequency of the step.
     """
     out = []
     for step in (fitted == fitted[0], fitted == fitted[-1]):
-        margin = 0.5 / (rows.sum() + 1)
-        if leaves.noisy:
-            ends = np.flatnonzero(step)
-            last = first[ends[-1] + 1] if ends[-1] + 1 < len(first) else None
-            inside = np.zeros((1, *leaves.counts.shape))
-            inside[..., slice(first[ends[0]], last)] = 1.0
-            noise = np.sqrt(leaves.variance(inside)[1][0])
-            margin = max(margin, min(noise / rows[step].sum(), 0.25))
-        out.append(margin)
+        ends = np.flatnonzero(step)
+        last = first[ends[-1] + 1] if ends[-1] + 1 < len(first) else None
+        inside = np.zeros((1, *leaves.counts.shape))
+        inside[..., slice(first[ends[0]], last)] = 1.0
+        noise = np.sqrt(leaves.variance(inside)[1][0])
+        out.append(min(noise / rows[step].sum(), 0.25))
     return out[0], out[1]
-
-
-def fit_sigmoid(leaves: Leaves, kind: Literal["platt", "beta"]) -> Curve:
-    """Logistic fit on features of the log-odds, with slopes that are not negative."""
-    odds = leaves.inner_odds()
-    rows = features(odds, kind)
-    clipped = np.maximum(leaves.counts, 0.0)
-    start = np.zeros(rows.shape[1])
-    start[:-1] = 1.0
-    free = np.ones(len(start), dtype=bool)
-    while True:
-        start[~free] = 0.0
-        found = _newton(rows, smoothed(clipped), start, free)
-        falling = free & (found < 0)
-        falling[-1] = False
-        if not falling.any():
-            break
-        free &= ~falling
-    if leaves.noisy:
-        found = _unclipped(rows, leaves.counts, found, free)
-    return Curve(kind, np.empty(0), found)
-
-
-def smoothed(counts: Array) -> Array:
-    """Labels a little short of certain, as Platt does: sums of both are kept finite."""
-    negative, positive = counts.sum(axis=1)
-    hit, miss = (positive + 1) / (positive + 2), 1 / (negative + 2)
-    moved = counts[1] * hit + counts[0] * miss
-    return np.stack([counts.sum(axis=0) - moved, moved])
 
 
 def features(odds: Array, kind: str) -> Array:
@@ -274,63 +294,6 @@ def to_odds(values: Array) -> Array:
     limits = np.finfo(np.float64)
     inside = np.clip(values, limits.tiny, 1 - limits.epsneg)
     return np.log(inside) - np.log1p(-inside)
-
-
-def _newton(rows: Array, counts: Array, start: Array, free: Array) -> Array:
-    """Least log loss over the free coefficients; counts are not negative."""
-    used = counts.sum(axis=0) > 0
-    rows, counts = rows[used], counts[:, used]
-    total = counts.sum(axis=0)
-
-    def loss(weights: Array) -> float:
-        z = rows @ weights
-        return float(np.logaddexp(0, z) @ total - z @ counts[1])
-
-    found, value = start.copy(), loss(start)
-    for _ in range(_MAX_NEWTON):
-        step = _step(rows, counts, found, free)
-        scale = 1.0
-        while loss(found + scale * step) > value + 1e-12 and scale > 1e-8:
-            scale /= 2
-        found = found + scale * step
-        value = loss(found)
-        if np.abs(scale * step).max() < 1e-10 * (1 + np.abs(found).max()):
-            break
-    return found
-
-
-def _step(rows: Array, counts: Array, at: Array, free: Array) -> Array:
-    """Newton step, with a ridge where two coefficients cannot be told apart."""
-    chance = expit(rows @ at)
-    total = counts.sum(axis=0)
-    slope = rows[:, free].T @ (counts[1] - total * chance)
-    bend = (rows[:, free] * (total * chance * (1 - chance))[:, None]).T @ rows[:, free]
-    bend = bend + (1e-10 * np.trace(bend) + 1e-12) * np.eye(len(bend))
-    step = np.zeros(len(at))
-    step[free] = np.linalg.solve(bend, slope)
-    return step
-
-
-def _unclipped(rows: Array, counts: Array, start: Array, free: Array) -> Array:
-    """Root of the score equation with unbiased counts, near the fit to clipped ones.
-
-    Clipping makes the many leaves with few rows look as if they had both labels. The
-    equation is linear in the counts, so that its noise averages out; where it is too
-    strong for a root nearby, the fit to clipped counts is kept.
-    """
-    found = start
-    for _ in range(_MAX_NEWTON):
-        try:
-            step = _step(rows, counts, found, free)
-        except np.linalg.LinAlgError:
-            return start
-        found = found + step
-        far = np.abs(found - start).max() > 2 + np.abs(start).max()
-        if far or not np.isfinite(found).all():
-            return start
-        if np.abs(step).max() < 1e-9:
-            return start if (found[:-1] < 0).any() else found
-    return start
 
 
 def _means(values: Array, rows: Array, first: Array) -> Array:

@@ -1,6 +1,6 @@
 """Federated calibration curves from one score histogram."""
 
-from itertools import pairwise
+import warnings
 from numbers import Integral, Real
 from typing import Any
 
@@ -9,16 +9,13 @@ import numpy as np
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.algorithms._class_scores import ClassScoreCounts
 from skfedcal.calibrators._base import BaseCalibrator
+from skfedcal.calibrators._score_plan import contribution, levels_of_counts
+from skfedcal.exceptions import CalibrationWarning
+from skfedcal.privacy._client_models import DistributedDP, LocalDP
 from skfedcal.privacy._models import CentralDP
 
 # Curves and laws of noise are imported where they are used: importing the package
 # stays quick.
-
-# Rows of a client that count under privacy, if a client is protected as a whole.
-_ROWS = 10
-
-# Depth of the leaves: for exact sums, with noise, and with noise of every client.
-_EXACT_HEIGHT, _NOISY_HEIGHT = 10, 7
 
 METHODS = ("bins", "bbq", "isotonic", "platt", "beta")
 _KINDS = {"bins": "steps", "bbq": "steps", "isotonic": "line"}
@@ -28,7 +25,8 @@ class FedHistogramCalibrator(BaseCalibrator):
     """Fit a curve to the counts of both labels in narrow buckets of the score.
 
     One round: each row falls into one bucket of the histogram of its label. The server
-    sees the (noisy) sums and fits any curve to them, and none where it would not help.
+    sees the (noisy) sums, fits any curve to them, and uses it as far as they speak for
+    it; `reason_` says how far.
 
     Parameters
     ----------
@@ -61,11 +59,14 @@ class FedHistogramCalibrator(BaseCalibrator):
         classes, needs none.
     clip : int or 'auto', default='auto'
         Rows of a client that count; of more, a fixed choice by row number is taken.
-        'auto' is 10 under privacy, 1 where a row or a report is what is protected, and
-        all rows without.
+        'auto' is all rows without privacy, and 1 where a row or a report is what is
+        protected. Where clients are, every client counts as one row, which its rows
+        share; beyond 22,000 clients, whose shares would fill the memory, as many rows
+        as `n_clients` ``* eps**2 / 2000``, from 1 to 10.
     if_improves : bool, default=True
-        Leave the input as it is where, under privacy, the released counts do not show
-        that the curve saves log loss on other rows (`improves_`).
+        Use the curve as far as the counts speak for it (`curve_weight_`), and leave the
+        input as it is where they do not (`improves_`); see Notes. False uses the curve
+        as it was fitted, whatever speaks against it. May be set after `fit`.
     privacy : privacy model, default=None
         Other settings of privacy, instead of `eps` and `delta`: CentralDP,
         DistributedDP, LocalDP, SourceDP or SecureAggregation.
@@ -93,11 +94,20 @@ class FedHistogramCalibrator(BaseCalibrator):
         negative numbers among them.
     curve_points_, curve_values_ : list of ndarray
         Where each curve has steps or corners, and its values or coefficients.
+    evidence_ : float
+        Standard deviations by which labels differ from what the scores say.
+    gain_ : float
+        Log loss of a row that the curves, as fitted, would save on other rows.
+    curve_weight_ : float
+        Part of the curves in the calibrated log-odds, from 0 to 1, the rest being the
+        input's.
+    reason_ : str
+        These numbers in words.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     improves_ : bool
-        Whether, under privacy, the curves save log loss beyond noise and overfitting;
-        always without.
+        Whether there is evidence, and a saving beyond noise and overfitting; here also
+        without privacy.
     n_clients_, n_rounds_ : int
         Clients seen and rounds run.
     privacy_ : PrivacyReport
@@ -116,11 +126,16 @@ class FedHistogramCalibrator(BaseCalibrator):
     ``sum_j x_j (p_j - (p_j + n_j) q_j) = 0`` over buckets with the unclipped counts
     ``p_j`` and ``n_j``, which are unbiased, if there is a solution near that of clipped
     counts. Slopes are not negative. Isotonic fits use leaves, under noise 64 buckets of
-    equal mass, and are straight between them.
+    equal mass, and are straight between them; either end has half an example of the
+    other label.
 
-    The saving of a curve is that on the released counts, less what the covariance of
-    the counts explains of it (Stein's identity): the number of coefficients, and more
-    with noise.
+    A curve can do harm: it follows the noise, or the few rows that there are. It is not
+    used unless labels differ from what the scores say by one standard deviation of
+    sample and noise, under privacy by 3.5. Nor unless its saving on the released counts
+    exceeds the optimism of that saving, which is what the covariance of the counts
+    explains of it (Stein's identity): the number of coefficients, and more with noise.
+    If both hold, the log-odds are ``w curve(z) + (1 - w) z`` with
+    ``w = 1 - (optimism / saving)**2``. Weights of rows count as numbers of rows.
 
     References
     ----------
@@ -134,6 +149,8 @@ class FedHistogramCalibrator(BaseCalibrator):
     >>> cal = FedHistogramCalibrator(method="platt").fit(fed.clients)
     >>> cal.method_, cal.scores_, cal.counts_.shape
     ('platt', 'binary', (1, 2, 1024))
+    >>> cal.reason_.split("; ")[1:]
+    ['platt saves 0.0477 of log loss on other rows', '100 % of the curve is used.']
     """
 
     _parameter_constraints = {
@@ -146,7 +163,20 @@ class FedHistogramCalibrator(BaseCalibrator):
         "space": [StrOptions({"auto", "both", "prob", "logit"})],
         "clip": [Interval(Real, 1, None, closed="left"), StrOptions({"auto"})],
     }
-    _fitted_names = ("method_", "scores_", "counts_", "curve_points_", "curve_values_")
+    _fitted_names = (
+        "method_",
+        "scores_",
+        "counts_",
+        "curve_points_",
+        "curve_values_",
+        "curve_weight_",
+        "evidence_",
+        "gain_",
+    )
+    _other_unit = (
+        ", and where few clients have many rows CentralDP(eps, unit='example'), which "
+        "hides single rows and not whole clients"
+    )
 
     def __init__(
         self,
@@ -186,27 +216,29 @@ class FedHistogramCalibrator(BaseCalibrator):
         self.random_state = random_state
 
     def _make_algorithm(self, setting):
-        from skfedcal.privacy._client_models import DistributedDP, LocalDP
-
         model = self._privacy_model()
-        local = isinstance(model, LocalDP)
-        scores = self._scores(setting, local)
+        scores = self._scores(setting, isinstance(model, LocalDP))
         # A row in many tables is short in L2; in one, Laplace noise is smaller.
         gaussian = scores == "ovr" and isinstance(model, CentralDP | DistributedDP)
         norm: Any = "l2" if gaussian else "l1"
-        rows, clip = self._clips(setting, local), None
+        levels = levels_of_counts(self.levels, self.height, setting, model)
+        tables = setting.n_classes if scores == "ovr" else 1
+        n_numbers = 2 * tables * sum(2**bits for bits in levels)
+        rows, shared = contribution(self.clip, setting, model, n_numbers)
+        clip = None
         if setting.private:
-            tables = setting.n_classes if scores == "ovr" else 1
-            clip = float(rows * (np.sqrt(tables) if norm == "l2" else tables))
+            bound = 1 if rows is None else rows
+            clip = float(bound * (np.sqrt(tables) if norm == "l2" else tables))
         space = self.space
         if space == "auto":
             space = "both" if setting.private else "logit"
         self._algorithm = ClassScoreCounts(
-            levels=self._levels(setting, model if local else None),
+            levels=levels,
             # A row by itself is one row; the choice would be by its number, 0.
             max_examples=None if setting.unit == "example" else rows,
             clip=clip,
             norm=norm,
+            weighting="client" if shared else "example",
             scores=scores,
             space=space,
             n_classes=setting.n_classes,
@@ -226,54 +258,11 @@ class FedHistogramCalibrator(BaseCalibrator):
             )
         return self.multiclass
 
-    def _clips(self, setting, local):
-        if not isinstance(self.clip, str):
-            if local and self.clip != 1:
-                raise ValueError(
-                    f"clip={self.clip!r}: under LocalDP each further report of a "
-                    "client would spend eps again. Pass clip=1 or 'auto'."
-                )
-            return int(self.clip)
-        if not setting.private:
-            return None
-        return 1 if setting.unit == "example" or local else _ROWS
-
-    def _levels(self, setting, local):
-        from skfedcal.evaluation._bounds import auto_levels
-
-        height = self.height
-        if not isinstance(self.levels, str):
-            levels = tuple(int(level) for level in np.asarray(self.levels).ravel())
-            rising = all(a < b for a, b in pairwise(levels))
-            if not levels or not rising or levels[0] < 1 or levels[-1] > 16:
-                raise ValueError(
-                    f"levels={self.levels!r} must be increasing depths from 1 to 16."
-                )
-            if height not in ("auto", levels[-1]):
-                raise ValueError(
-                    f"levels={self.levels!r} end at {levels[-1]}, not at "
-                    f"height={height!r}; leave one of the two out."
-                )
-            if local is not None and len(levels) > 1:
-                raise ValueError(
-                    f"levels={self.levels!r}: under LocalDP a client reports once. "
-                    "Pass one level, or 'auto'."
-                )
-            return levels
-        if height == "auto":
-            height = _NOISY_HEIGHT if setting.private else _EXACT_HEIGHT
-            if local is not None:
-                height = 4 if local.eps < 4 else 5
-        # Exact leaves add up to all other levels.
-        if not setting.private or local is not None:
-            return (int(height),)
-        return auto_levels(int(height))
-
     def _noise_split(self):
         return "joint"
 
     def _set_state(self, state):
-        from skfedcal.calibrators._curve_choice import fit_curves
+        from skfedcal.calibrators._curve_choice import choose
 
         if getattr(self, "_totals", None) is state.totals:
             return  # the last round's state comes twice
@@ -282,9 +271,11 @@ class FedHistogramCalibrator(BaseCalibrator):
         self.scores_ = algorithm.scores
         every = self._leaves(state, algorithm)
         self.counts_ = np.stack([leaves.counts for leaves in every])
-        self.method_, curves, self._gain = fit_curves(every, self.method, self.n_bins)
-        self.curve_points_ = [curve.points for curve in curves]
-        self.curve_values_ = [curve.values for curve in curves]
+        choice = choose(every, self.method, self.n_bins)
+        self.method_, self.curve_weight_ = choice.method, choice.weight
+        self.gain_, self.evidence_ = choice.gain, choice.evidence
+        self.curve_points_ = [curve.points for curve in choice.curves]
+        self.curve_values_ = [curve.values for curve in choice.curves]
 
     def _leaves(self, state, algorithm):
         """Counts of each score, made consistent over levels."""
@@ -304,11 +295,32 @@ class FedHistogramCalibrator(BaseCalibrator):
         ]
 
     def _after_fit(self, setting):
+        # Also without noise: few rows are no better than noisy ones.
+        self.improves_ = self._improves()
         # Needed in between rounds only.
         del self._algorithm, self._totals
 
     def _improves(self):
-        return self._gain
+        return self.curve_weight_ > 0
+
+    def _warn_no_gain(self):
+        more = "more rows would show it"
+        if self.privacy_.private:
+            more = f"more clients or a larger eps would show it{self._other_unit}"
+        warnings.warn(
+            f"{self.reason_} The scores may be right as they are; if not, {more}.",
+            CalibrationWarning,
+            stacklevel=4,
+        )
+
+    @property
+    def reason_(self):
+        """What was chosen and what speaks for it, with its numbers."""
+        from skfedcal.calibrators._curve_choice import in_words
+
+        choice = self.method_, self.gain_, self.evidence_
+        weight = self.curve_weight_ if self.if_improves else None
+        return in_words(*choice, weight, noisy=self.privacy_.private)
 
     def _curves(self):
         from skfedcal.calibrators._curves import Curve
@@ -320,22 +332,18 @@ class FedHistogramCalibrator(BaseCalibrator):
     def _calibrate(self, logits):
         from skfedcal.calibrators._class_curves import apply_curves
 
-        return apply_curves(logits, self.scores_, self._curves())
+        weight = self.curve_weight_ if self.if_improves else 1.0
+        return apply_curves(logits, self.scores_, self._curves(), weight)
 
     def _check_restored(self):
         known = self.method_ in METHODS and self.scores_ in ("binary", "ovr", "top")
         n_scores = len(self.classes_) if self.scores_ == "ovr" else 1
         if not known or self.counts_.shape[:2] != (n_scores, 2):
             raise ValueError("counts_ has a wrong shape, or method_ is unknown")
-        sizes = {"platt": (0, 2), "beta": (0, 3)}.get(self.method_)
+        numbers = self.curve_weight_, self.gain_, self.evidence_
+        if not all(type(x) is float for x in numbers) or not 0 <= numbers[0] <= 1:
+            raise ValueError("curve_weight_, gain_ or evidence_ cannot be")
         if not len(self.curve_points_) == len(self.curve_values_) == n_scores:
             raise ValueError("there is not one curve for each score")
-        for points, values in zip(self.curve_points_, self.curve_values_, strict=True):
-            steps = _KINDS.get(self.method_) == "steps"
-            size = (len(points), len(values))
-            if size != (sizes or (size[0], size[0] + steps)):
-                raise ValueError("curve_points_ do not fit curve_values_")
-            if points.dtype != np.float64 or values.dtype != np.float64:
-                raise ValueError("a curve has a wrong type")
-            if not np.isfinite(values).all() or (np.diff(points) <= 0).any():
-                raise ValueError("a curve has values that cannot be")
+        for curve in self._curves():
+            curve.check()

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 from scipy.special import expit, logit
+from scipy.stats import chi2, norm
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
-from skfedcal.calibrators._curve_choice import fit_curve, fit_curves, gain
+from skfedcal.calibrators._curve_choice import choose, fit_curve, worth
+from skfedcal.calibrators._curve_evidence import deviations, evidence, saving
 from skfedcal.calibrators._curves import (
     Curve,
     Leaves,
@@ -14,9 +16,8 @@ from skfedcal.calibrators._curves import (
     features,
     fit_bins,
     fit_isotonic,
-    fit_sigmoid,
-    smoothed,
 )
+from skfedcal.calibrators._sigmoids import fit_sigmoid, smoothed
 from skfedcal.evaluation._grid import ScoreGrid
 from skfedcal.evaluation._noise import LevelLaw, NoiseModel
 
@@ -29,9 +30,9 @@ def leaves_of(counts, noise=EXACT, space="prob"):
     return Leaves(counts, logit(grid.centres), logit(grid.edges[1:-1]), noise)
 
 
-def draw(rng, n, shape=lambda z: z, height=7):
+def draw(rng, n, shape=lambda z: z, height=7, mean=-0.5):
     """Counts of scores whose true log-odds are normal, seen through `shape`."""
-    true = rng.normal(-0.5, 1.6, n)
+    true = rng.normal(mean, 1.6, n)
     labels = (rng.random(n) < expit(true)).astype(int)
     size = 2**height
     bucket = np.minimum((expit(shape(true)) * size).astype(int), size - 1)
@@ -90,6 +91,13 @@ def test_buckets_of_equal_mass_by_hand():
     assert equal_mass(np.zeros((2, 8)), 4).tolist() == [0, 2, 4, 6]
 
 
+def test_rows_of_noisy_leaves_are_none_negative_and_as_many_as_there_are():
+    counts = [[5, -3, 2, 0], [1, 1, -4, 2]]
+    noise = NoiseModel((LevelLaw(2, "additive", 1.0),))
+    assert leaves_of(counts, noise).rows().tolist() == [3, 0, 0, 1]
+    assert leaves_of(np.abs(counts)).rows().tolist() == [6, 4, 6, 2]
+
+
 def test_bins_by_hand():
     counts = np.zeros((2, 8))
     counts[:, 1], counts[:, 6] = (30, 10), (10, 30)
@@ -101,18 +109,21 @@ def test_bins_by_hand():
 
 
 @pytest.mark.parametrize("space", ["prob", "logit"])
-def test_isotonic_is_that_of_scikit_learn_on_leaf_centres(space):
+def test_isotonic_is_that_of_scikit_learn_with_half_an_example_at_either_end(space):
     counts = draw(np.random.default_rng(0), 3000, bent)
     leaves = leaves_of(counts, space=space)
     centres = expit(leaves.odds)
-    rows = np.repeat(np.tile(centres, 2), counts.ravel())
-    labels = np.repeat([0.0, 1.0], counts.sum(axis=1))
-    oracle = IsotonicRegression(out_of_bounds="clip").fit(rows, labels)
-    at = np.linspace(0.001, 0.999, 500)
-    # Values are kept half an example away from 0 and 1.
-    np.testing.assert_allclose(
-        expit(fit_isotonic(leaves)(logit(at))), oracle.predict(at), atol=0.5 / 3000
+    used = np.flatnonzero(counts.sum(axis=0))
+    weights = counts.astype(float)
+    weights[1, used[0]] += 0.5
+    weights[0, used[-1]] += 0.5
+    oracle = IsotonicRegression(out_of_bounds="clip").fit(
+        np.tile(centres, 2), np.repeat([0.0, 1.0], len(centres)), weights.ravel()
     )
+    at = np.linspace(0.001, 0.999, 500)
+    found = expit(fit_isotonic(leaves)(logit(at)))
+    np.testing.assert_allclose(found, oracle.predict(at), atol=1e-9)
+    assert found.min() > 0 and found.max() < 1
 
 
 @pytest.mark.parametrize("kind", ["platt", "beta"])
@@ -185,9 +196,9 @@ def test_unclipped_counts_have_no_bias_toward_one_half():
     assert np.mean(clipped) < exact - 0.015
 
 
-@pytest.mark.parametrize("method", ["platt", "beta", "bins", "isotonic"])
+@pytest.mark.parametrize("method", ["platt", "beta", "bins", "isotonic", "bbq"])
 @pytest.mark.parametrize("eps", [None, 1.0])
-def test_the_gain_is_that_on_other_rows(method, eps):
+def test_the_saving_less_its_optimism_is_that_on_other_rows(method, eps):
     rng = np.random.default_rng(5)
     n, repeats = 4000, 80
     other = draw(rng, 2_000_000, overconfident) / 2_000_000
@@ -199,37 +210,117 @@ def test_the_gain_is_that_on_other_rows(method, eps):
         at = leaves.inner_odds()
         new = curve(at)
         logs = np.logaddexp(0, [at, -at]) - np.logaddexp(0, [new, -new])
-        told, variance = gain(leaves, curve)
-        gaps.append(told - n * np.sum(other * logs))
+        told, optimism = saving(leaves, curve, averaged=method == "bbq")
+        gaps.append(told - optimism - n * np.sum(other * logs))
     # Six standard errors, and 3 nats (of some 300) for terms of higher order.
     assert abs(np.mean(gaps)) < 6 * np.std(gaps) / np.sqrt(repeats) + 3
-    # The deviation that is told is that of the gain about the truth.
-    assert 0.6 < np.std(gaps) / np.sqrt(variance) < 1.6
+
+
+def test_optimism_of_exact_counts_is_the_number_of_coefficients():
+    leaves = leaves_of(draw(np.random.default_rng(9), 20_000, overconfident))
+    for method, number in (("platt", 2), ("beta", 3), ("bins", 10)):
+        found = saving(leaves, fit_curve(leaves, method, 10))[1]
+        assert found == pytest.approx(number, rel=0.05)
+    curve = fit_isotonic(leaves)
+    steps = len(np.unique(curve.values))
+    assert saving(leaves, curve)[1] == pytest.approx(steps + 2, abs=1)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 8, 80])
+def test_deviations_are_those_of_the_same_chance(freedom):
+    for chance in (0.5, 0.1, 1e-2, 1e-4):
+        found = deviations(chi2.isf(chance, freedom), freedom)
+        assert found == pytest.approx(norm.isf(chance), abs=0.06 + 0.2 / freedom)
+    assert deviations(0.0, 0) == -np.inf
+
+
+def test_evidence_by_hand():
+    # One leaf around 1/2 has all rows: only their number of positives can differ.
+    counts = np.zeros((2, 4))
+    counts[:, 2] = 40, 60
+    leaves = leaves_of(counts)
+    chance = expit(leaves.odds[2])
+    statistic = (60 - 100 * chance) ** 2 / (100 * chance * (1 - chance))
+    assert evidence([leaves]) == pytest.approx(deviations(statistic, 1))
+    # Two scores have their statistics and their freedom added up.
+    assert evidence([leaves] * 2) == pytest.approx(deviations(2 * statistic, 2))
+    assert evidence([leaves_of(np.zeros((2, 4)))]) == -np.inf
+
+
+def test_evidence_of_slope_and_shift_is_the_score_test_of_a_logistic_model():
+    rng = np.random.default_rng(11)
+    counts = draw(rng, 2000, lambda z: z + 0.2)
+    leaves = leaves_of(counts)
+    rows = np.stack([leaves.odds, np.ones_like(leaves.odds)], axis=1)
+    chance = expit(leaves.odds)
+    total = counts.sum(axis=0)
+    score = rows.T @ (counts[1] - total * chance)
+    bend = (rows * (total * chance * (1 - chance))[:, None]).T @ rows
+    expected = score @ np.linalg.solve(bend, score)
+    # Eight groups say less about a small shift.
+    assert evidence([leaves]) == pytest.approx(deviations(expected, 2), rel=1e-3)
+
+
+@pytest.mark.parametrize("mean", [-0.5, -4.0])
+@pytest.mark.parametrize("eps", [None, 3.0, 0.02])
+def test_evidence_of_calibrated_scores_has_its_size(eps, mean):
+    rng = np.random.default_rng(12)
+    repeats = 300
+    found = []
+    for _ in range(repeats):
+        # With -4 most groups are empty but for noise.
+        counts = draw(rng, 2000, height=10 if eps is None else 7, mean=mean)
+        leaves = leaves_of(counts) if eps is None else noised(rng, counts, eps)
+        found.append(evidence([leaves]))
+    # By the two tests, at most twice 2.3 % beyond 2; six deviations of a count of 300,
+    # and some for the tails of Laplace noise.
+    assert np.mean(np.array(found) > 2) < 0.046 + 6 * np.sqrt(0.046 / repeats)
+    # Beyond 3.5 twice 0.02 %: three of 300 by a chance below 1e-4, and of noise.
+    assert np.sum(np.array(found) > 3.5) <= 3
+
+
+def test_the_worth_of_a_curve_by_hand():
+    assert worth(1.9, 2.0) == worth(2.0, 2.0) == worth(-1.0, 2.0) == 0.0
+    assert worth(4.0, 2.0) == pytest.approx(0.75)
+    assert worth(20.0, 2.0) == pytest.approx(0.99)
 
 
 def test_auto_takes_the_line_for_a_line_and_the_curve_for_a_curve():
     rng = np.random.default_rng(6)
     straight = noised(rng, draw(rng, 30_000, overconfident), 1.0)
     curved = noised(rng, draw(rng, 30_000, bent), 1.0)
-    assert fit_curves([straight], "auto", 15)[0] == "platt"
-    assert fit_curves([curved], "auto", 15)[0] == "isotonic"
+    assert choose([straight], "auto", 15).method == "platt"
+    assert choose([curved], "auto", 15).method == "isotonic"
     # With noise that hides the shape two coefficients are left.
-    assert (
-        fit_curves([noised(rng, draw(rng, 300, bent), 0.1)], "auto", 15)[0] == "platt"
-    )
+    hidden = noised(rng, draw(rng, 300, bent), 0.1)
+    assert choose([hidden], "auto", 15).method == "platt"
 
 
-@pytest.mark.parametrize("method", ["platt", "isotonic", "bins"])
-def test_a_gain_is_noticed_where_there_is_one(method):
+@pytest.mark.parametrize("method", ["platt", "isotonic", "bins", "bbq"])
+def test_a_curve_is_used_where_it_helps(method):
     rng = np.random.default_rng(7)
-    helps = [
-        fit_curves([noised(rng, draw(rng, 20_000, overconfident), 1.0)], method, 15)[2]
-        for _ in range(10)
-    ]
+    for _ in range(10):
+        helps = choose([noised(rng, draw(rng, 20_000, overconfident), 1.0)], method, 15)
+        assert helps.weight > 0.9 and helps.evidence > 10 and helps.gain > 0.02
     harms = [
-        fit_curves([noised(rng, draw(rng, 20_000), 1.0)], method, 15)[2]
-        for _ in range(40)
+        choose([noised(rng, draw(rng, 20_000), 1.0)], method, 15) for _ in range(40)
     ]
-    assert all(helps)
-    # Two standard deviations: 2.3 % by chance, of a gain that is below 0 on average.
-    assert sum(harms) <= 5
+    # Beyond 3.5 deviations by a chance of 1e-3 at most.
+    assert sum(choice.weight > 0 for choice in harms) <= 1
+
+
+@pytest.mark.parametrize("n_rows", [100, 1000])
+@pytest.mark.parametrize("method", ["auto", "platt", "beta", "isotonic", "bins", "bbq"])
+def test_few_rows_of_calibrated_scores_make_no_harmful_curve(method, n_rows):
+    rng = np.random.default_rng(8)
+    at = np.sort(rng.normal(-0.5, 1.6, 500))
+    chance = expit(at)
+    harm = []
+    for _ in range(60):
+        choice = choose([leaves_of(draw(rng, n_rows, height=10))], method, 15)
+        new = choice.weight * choice.curves[0](at) + (1 - choice.weight) * at
+        loss = chance * np.logaddexp(0, -new) + (1 - chance) * np.logaddexp(0, new)
+        best = chance * np.logaddexp(0, -at) + (1 - chance) * np.logaddexp(0, at)
+        harm.append(np.mean(loss - best))
+    # The curves themselves lose 0.01 (platt) to 0.14 (bins) with 100 rows.
+    assert np.mean(harm) < 0.005 and np.max(harm) < 0.1

@@ -222,12 +222,16 @@ def test_a_smaller_last_cohort_is_refused_before_it_is_paid(fed):
     [
         ({"delta": 1e-5}, "delta=1e-05 is given without eps"),
         ({"eps": 1, "clip": 1e-310}, "clip"),
-        ({"privacy": FederatedRunner()}, "privacy"),
     ],
 )
 def test_more_bad_parameters(fed, params, message):
     with pytest.raises(ValueError, match=message):
         FedTempCalibrator(**params).fit(fed.clients)
+
+
+def test_what_is_no_privacy_model_is_named(fed):
+    with pytest.raises(TypeError, match=r"privacy=FederatedRunner.*no privacy model"):
+        FedTempCalibrator(privacy=FederatedRunner()).fit(fed.clients)
 
 
 def test_a_ledger_file_keeps_its_budget(tmp_path, fed):

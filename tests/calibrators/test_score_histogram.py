@@ -1,6 +1,7 @@
 """FedHistogramCalibrator: formulas by hand, oracles, privacy models."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -10,12 +11,10 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 
 from skfedcal import FederatedRunner, FedHistogramCalibrator, load
-from skfedcal.algorithms._class_scores import (
-    LOGIT_RANGE,
-    ClassScoreCounts,
-    log_odds,
-    position,
-)
+from skfedcal.algorithms._class_scores import ClassScoreCounts, log_odds
+from skfedcal.algorithms._positions import place_of_odds
+from skfedcal.calibrators._base import FitSetting
+from skfedcal.calibrators._score_plan import contribution
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.evaluation import _grid
 from skfedcal.exceptions import CalibrationWarning
@@ -75,9 +74,9 @@ def test_log_odds_are_those_of_the_softmax():
 @pytest.mark.parametrize("space", ["both", "prob", "logit"])
 def test_the_grid_is_that_of_the_evaluation_room(space):
     grid = _grid.ScoreGrid(6, space)
-    assert LOGIT_RANGE == _grid.LOGIT_RANGE
     odds = np.linspace(-20, 20, 101)
-    np.testing.assert_allclose(position(odds, space), grid.position_of_logit(odds))
+    found = place_of_odds(odds, space)
+    np.testing.assert_allclose(found, grid.position(expit(odds)), atol=1e-8)
 
 
 def test_counts_by_hand():
@@ -103,7 +102,7 @@ def test_one_against_the_rest_and_top_label_counts_by_hand():
 
 def test_platt_is_that_of_scikit_learn_on_a_fine_grid():
     odds, labels, clients = binary()
-    cal = FedHistogramCalibrator(method="platt", height=14)
+    cal = FedHistogramCalibrator(method="platt", height=14, if_improves=False)
     cal.fit(odds, labels, client_ids=clients)
     oracle = CalibratedClassifierCV(
         FrozenEstimator(Scores().fit(odds[:, None], labels)), method="sigmoid"
@@ -116,7 +115,7 @@ def test_platt_is_that_of_scikit_learn_on_a_fine_grid():
 
 def test_isotonic_is_that_of_scikit_learn_on_a_fine_grid():
     odds, labels, clients = binary()
-    cal = FedHistogramCalibrator(method="isotonic", height=14)
+    cal = FedHistogramCalibrator(method="isotonic", height=14, if_improves=False)
     cal.fit(odds, labels, client_ids=clients)
     from sklearn.isotonic import IsotonicRegression
 
@@ -163,9 +162,10 @@ def test_the_order_of_binary_scores_is_kept(method, dtype):
 def test_one_against_the_rest_is_normalised(method, three):
     rows, labels, _ = three
     cal = FedHistogramCalibrator(method=method).fit(rows, labels)
-    values = np.stack(
-        [expit(c(o)) for c, o in zip(cal._curves(), log_odds(rows).T, strict=True)], 1
-    )
+    w = cal.curve_weight_
+    assert 0.5 < w < 1
+    pairs = zip(cal._curves(), log_odds(rows).T, strict=True)
+    values = np.stack([expit(w * c(o) + (1 - w) * o) for c, o in pairs], axis=1)
     expected = values / values.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(cal.predict_proba(rows), expected, rtol=1e-9, atol=1e-12)
 
@@ -179,7 +179,8 @@ def test_top_label_keeps_the_top_and_shares_the_rest(method, three):
     chosen = np.take_along_axis(after, top[:, None], 1)[:, 0]
     assert (chosen >= after.max(axis=1) - 1e-12).all()
     which = np.arange(len(rows)), top
-    value = expit(cal._curves()[0](log_odds(rows)[which]))
+    own, w = log_odds(rows)[which], cal.curve_weight_
+    value = expit(w * cal._curves()[0](own) + (1 - w) * own)
     rest = before.copy()
     rest[which] = 0
     rest /= rest.sum(axis=1, keepdims=True)
@@ -239,20 +240,100 @@ def test_local_reports_help_with_many_clients(n_classes):
 def test_noise_alone_leaves_the_input():
     odds, labels, clients = binary(400, 40)
     cal = FedHistogramCalibrator(0.05, random_state=0)
-    with pytest.warns(CalibrationWarning, match="noise explains"):
+    with pytest.warns(CalibrationWarning, match="unit='example'"):
         cal.fit(odds, labels, client_ids=clients)
-    assert not cal.improves_
+    assert not cal.improves_ and cal.curve_weight_ == 0
+    assert "the input is left as it is" in cal.reason_
     np.testing.assert_allclose(cal.predict_proba(odds)[:, 1], expit(odds))
     cal.set_params(if_improves=False)
     assert np.abs(cal.predict_proba(odds)[:, 1] - expit(odds)).max() > 0.01
+    assert "used as it is" in cal.reason_
 
 
-def test_calibrated_scores_are_left_alone_under_privacy():
-    odds, labels, clients = binary(20_000, 2000, scale=1.0)
-    cal = FedHistogramCalibrator(1.0, random_state=0)
-    with pytest.warns(CalibrationWarning):
+@pytest.mark.parametrize("eps", [None, 1.0])
+@pytest.mark.parametrize("method", ["auto", *METHODS])
+def test_calibrated_scores_are_left_alone(method, eps):
+    odds, labels, clients = binary(20_000, 2000, scale=1.0, seed=2)
+    cal = FedHistogramCalibrator(eps, method=method, random_state=0)
+    with pytest.warns(CalibrationWarning, match="may be right as they are"):
         cal.fit(odds, labels, client_ids=clients)
     assert not cal.improves_
+    np.testing.assert_allclose(cal.predict_proba(odds)[:, 1], expit(odds))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_curve_is_blended_with_the_input_in_log_odds(method):
+    odds, labels, _ = binary(400, seed=1)
+    cal = FedHistogramCalibrator(method=method).fit(odds, labels)
+    w = cal.curve_weight_
+    assert 0 < w < 1 and cal.improves_
+    expected = w * cal._curves()[0](odds) + (1 - w) * odds
+    np.testing.assert_allclose(cal.decision_function(odds), expected, atol=1e-9)
+    assert f"{100 * w:.0f} % of the curve is used" in cal.reason_
+    raw = cal.set_params(if_improves=False).decision_function(odds)
+    np.testing.assert_allclose(raw, cal._curves()[0](odds), atol=1e-9)
+
+
+def test_what_was_chosen_is_said_in_words():
+    odds, labels, clients = binary(20_000, 2000)
+    cal = FedHistogramCalibrator(1.0, random_state=0)
+    cal.fit(odds, labels, client_ids=clients)
+    assert cal.improves_ and cal.evidence_ > 3.5 and cal.gain_ > 0
+    for words in (
+        f"{cal.evidence_:.1f}",
+        "3.5 needed",
+        cal.method_,
+        f"{cal.gain_:.4f}",
+    ):
+        assert words in cal.reason_
+    exact = FedHistogramCalibrator().fit(odds, labels)
+    assert "(1 needed)" in exact.reason_
+
+
+@pytest.mark.parametrize(
+    ("privacy", "n_clients", "expected"),
+    [
+        (None, 5000, (None, False)),
+        (CentralDP(1.0), 50, (None, True)),
+        (DistributedDP(0.1), 20_000, (None, True)),
+        (CentralDP(0.1), 100_000, (1, False)),
+        (CentralDP(1.0), 100_000, (10, False)),
+        (DistributedDP(1.0, adjacency="replace"), 40_000, (5, False)),
+        (CentralDP(1.0, unit="example"), 5000, (1, False)),
+        (SourceDP(1.0), 5000, (1, False)),
+        (LocalDP(1.0), 5000, (1, False)),
+    ],
+)
+def test_what_a_client_sends_is_decided_by_public_numbers(privacy, n_clients, expected):
+    model = FedHistogramCalibrator(privacy=privacy)._privacy_model()
+    setting = FitSetting(2, model.private, model.unit, False, n_clients)
+    assert contribution("auto", setting, model, 272) == expected
+    assert contribution(1, setting, model, 272) == (1, False)
+
+
+def test_under_privacy_every_client_counts_as_one():
+    odds, labels, _ = binary(300)
+    clients = np.minimum(np.arange(300), 99)  # the last one has 201 rows
+    cal = FedHistogramCalibrator(1e6, height=3, levels=[3], random_state=0)
+    cal.fit(odds, labels, client_ids=clients)
+    exact = FedHistogramCalibrator(height=3, space="both")
+    weights = np.where(clients == 99, 1 / 201, 1.0)
+    exact.fit(odds, labels, sample_weight=weights)
+    # Shares of a row are multiples of 2**-16.
+    np.testing.assert_allclose(cal.counts_, exact.counts_, atol=0.01)
+    assert cal.counts_.sum() == pytest.approx(100, abs=0.01)
+
+
+@pytest.mark.parametrize("privacy", [None, CentralDP(1.0), LocalDP(5.0)])
+@pytest.mark.parametrize("multiclass", ["auto", "top"])
+def test_rows_of_probabilities_sum_to_one(multiclass, privacy, three):
+    rows, labels, clients = three
+    cal = FedHistogramCalibrator(
+        privacy=privacy, multiclass=multiclass, if_improves=False, random_state=0
+    )
+    proba = cal.fit(rows, labels, client_ids=clients).predict_proba(rows)
+    np.testing.assert_allclose(proba.sum(axis=1), 1.0, atol=1e-12)
+    assert (proba >= 0).all()
 
 
 def test_only_so_many_rows_of_a_client_count_under_privacy():
@@ -274,18 +355,17 @@ def test_only_so_many_rows_of_a_client_count_under_privacy():
         ("ovr", SourceDP(1.0), "l1"),
     ],
 )
-def test_a_client_sends_no_more_than_its_bound(scores, privacy, norm):
+@pytest.mark.parametrize("clip", [7, "auto"])
+def test_a_client_sends_no_more_than_its_bound(scores, privacy, norm, clip):
     # All rows alike: the largest norm that there is.
     n_classes = 2 if scores == "binary" else 3
     rows = np.tile(np.arange(n_classes, dtype=float), (30, 1))
     data = FederatedDataset(
         rows, np.zeros(30, int), np.array([0, 30]), ["a"], n_classes
     )
-    cal = FedHistogramCalibrator(privacy=privacy, multiclass="ovr", clip=7)
+    cal = FedHistogramCalibrator(privacy=privacy, multiclass="ovr", clip=clip)
     if scores == "top":
         cal.set_params(multiclass="top")
-    from skfedcal.calibrators._base import FitSetting
-
     algorithm = cal._make_algorithm(FitSetting(n_classes, True, "client", False))
     assert algorithm.norm == norm and algorithm.scores == scores
     start = algorithm.broadcast(algorithm.init(n_classes))
@@ -312,9 +392,10 @@ def test_a_saved_calibrator_predicts_the_same_bits(method, multiclass, three, tm
     cal = FedHistogramCalibrator(method=method, multiclass=multiclass)
     cal.fit(rows, labels)
     cal.save(tmp_path / "cal.json")
-    again = load(tmp_path / "cal.json")
-    assert again.predict_proba(rows).tobytes() == cal.predict_proba(rows).tobytes()
-    assert again.method_ == method and len(again.curve_values_) == len(cal.counts_)
+    for again in (load(tmp_path / "cal.json"), pickle.loads(pickle.dumps(cal))):
+        assert again.predict_proba(rows).tobytes() == cal.predict_proba(rows).tobytes()
+        assert again.method_ == method and len(again.curve_values_) == len(cal.counts_)
+        assert again.reason_ == cal.reason_
 
 
 @pytest.mark.parametrize(
@@ -322,6 +403,8 @@ def test_a_saved_calibrator_predicts_the_same_bits(method, multiclass, three, tm
     [
         ("method_", lambda v: "spline"),
         ("scores_", lambda v: "top"),
+        ("curve_weight_", lambda v: 1.5),
+        ("gain_", lambda v: "much"),
         ("curve_values_", lambda v: v[:1]),
         ("curve_values_", lambda v: [{**x, "array": [None, 1.0]} for x in v]),
         ("curve_points_", lambda v: [{**x, "array": [1.0], "shape": [1]} for x in v]),
@@ -359,7 +442,6 @@ def test_what_cannot_be_is_named(params, message, three):
 
 def test_levels_are_public_numbers():
     cal = FedHistogramCalibrator(1.0, levels=[2, 5])
-    from skfedcal.calibrators._base import FitSetting
 
     def levels(private, **params):
         setting = FitSetting(2, private, "client", False)
