@@ -72,7 +72,7 @@ class FedPrecisionRecallDisplay(FedDisplay):
     ...                           input_type="proba")
     >>> display = FedPrecisionRecallDisplay.from_histogram(hist)
     >>> print(display.line_.get_label())
-    AP = 0.849 [0.829, 0.868]
+    AP = 0.849 [0.828, 0.867]
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class FedRocDisplay(FedDisplay):
     ...                           input_type="proba")
     >>> display = FedRocDisplay.from_histogram(hist, name="model")
     >>> print(display.line_.get_label())
-    model (AUC = 0.840 [0.823, 0.857])
+    model (AUC = 0.840 [0.823, 0.856])
     """
 
     def __init__(
