@@ -1,7 +1,9 @@
 """Conditions of bench_shift: logits of a network under a shift, in two halves.
 
 Sources get rows of one half, drawn with replacement; calibration errors are of the
-other half.
+other half. Digits are copies of few images: both halves may have some of one image, so
+that they are samples of one population, or each has its own images, of which 450 differ
+from 450 others more than noise does.
 """
 
 from dataclasses import dataclass, replace
@@ -60,10 +62,17 @@ class Condition:
         )
 
 
-def halves(name, logits, labels):
-    """Condition from rows in any order."""
+def halves(name, logits, labels, n_images=None):
+    """Condition from rows in any order; row i is a copy of image i modulo `n_images`.
+
+    With None, halves are of rows, whatever they are copies of.
+    """
     order = np.random.default_rng(1).permutation(len(labels))
     mine, other = order[::2], order[1::2]
+    if n_images is not None:
+        first = np.random.default_rng(2).permutation(n_images) % 2 == 0
+        is_mine = first[order % n_images]
+        mine, other = order[is_mine], order[~is_mine]
     exact = FedAccTempCalibrator(
         classes=range(logits.shape[1]), temperature_range=(0.01, 1000.0)
     ).fit(logits[mine], labels[mine])
@@ -92,23 +101,25 @@ def cifar10_conditions(folder):
     ]
 
 
-def digits_conditions(severity=5):
+def digits_conditions(severity=5, *, by_image=False):
     """Digits under 15 corruptions and without, and a small network."""
     network, images, labels = digits_network()
+    n_images = len(labels) // COPIES if by_image else None
     rows = {"clean": images}
     for kind in CORRUPTIONS:
         spoilt = corrupt(images, kind, severity, random_state=0)
         rows[f"{kind}_{severity}"] = spoilt
-    return [halves(name, network(x), labels) for name, x in rows.items()]
+    return [halves(name, network(x), labels, n_images) for name, x in rows.items()]
 
 
-def fair_conditions():
+def fair_conditions(*, by_image=False):
     """Digits under mild corruptions, with optimal temperatures from .65 to 2.8."""
     network, images, labels = digits_network()
+    n_images = len(labels) // COPIES if by_image else None
     found = []
     for kind in FAIR_KINDS:
         spoilt = corrupt(images, kind, FAIR_SEVERITY, random_state=0)
-        condition = halves(f"{kind}_{FAIR_SEVERITY}", network(spoilt), labels)
+        condition = halves(f"{kind}_{FAIR_SEVERITY}", network(spoilt), labels, n_images)
         found += [condition.rescaled(float(t)) for t in FAIR_TEMPERATURES]
     return found
 

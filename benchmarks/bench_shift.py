@@ -4,10 +4,11 @@ python -m benchmarks.bench_shift FOLDER [--quick] [--trials N] [--plot DIR]
 python -m benchmarks.bench_shift --digits
 
 reads shift_cifar10_resnet20.npz in FOLDER (17 conditions); `--digits` does without. The
-second data are scikit-learn's digits under our 15 corruptions. Settings vary one of
-sources, samples per source and eps, as for CIFAR in the paper, at fewer points, and at
-all 45 with `--paper`. Numbers are means over trials; tables have their median and mean
-over conditions and settings.
+second data are scikit-learn's digits under our 15 corruptions: several copies of each
+image, which may be with sources and among the rows to test on (`--by-image`: not both).
+Settings vary one of sources, samples per source and eps, as for CIFAR in the paper, at
+fewer points, and at all 45 with `--paper`. Numbers are means over trials; tables have
+their median and mean over conditions and settings.
 
 The fair grid compares searches: logits of digits are rescaled so that the best
 temperature is anything from .65 to 2.8, and no constant is good everywhere. Constants
@@ -249,6 +250,9 @@ def parsed():
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--fair-trials", type=int, default=5)
     parser.add_argument("--digits", action="store_true", help="no data of FOLDER")
+    parser.add_argument(
+        "--by-image", action="store_true", help="no image of digits in both halves"
+    )
     parser.add_argument("--paper", action="store_true", help="all its 45 settings")
     parser.add_argument("--plot", type=Path, help="folder for pictures")
     args = parser.parse_args()
@@ -261,7 +265,7 @@ def parsed():
 
 def paper_grid(args):
     """Conditions by data, those to run, and settings; few of both with `--quick`."""
-    found = {"digits": conditions.digits_conditions()}
+    found = {"digits": conditions.digits_conditions(by_image=args.by_image)}
     if not args.digits:
         found = {"cifar10": conditions.cifar10_conditions(args.folder), **found}
     panels = PAPER_PANELS if args.paper else PANELS
@@ -293,7 +297,8 @@ def run_paper(args):
 
 def run_fair(args):
     """Table of the fair grid; rows and checks."""
-    found, cells = conditions.fair_conditions(), FAIR_CELLS
+    found = conditions.fair_conditions(by_image=args.by_image)
+    cells = FAIR_CELLS
     if args.quick:
         found, cells = found[::8], cells[1:4]
     rows = run("fair", found, cells, methods.FAIR, args.fair_trials, bins=False)

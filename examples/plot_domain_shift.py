@@ -133,8 +133,9 @@ axes[0].set_ylabel("share that is right")
 plt.show()
 
 # %%
-# A dot is a bin, its size the number of cases. The bars show by how much the model is
-# too sure. No prediction has changed, only how sure the model is of it.
+# A dot is a bin, its size the number of cases; bars show how far it is off. No
+# prediction has changed, only how sure the model is of it. One draw of noise says
+# little about which noise is better; many follow.
 
 # %%
 # How much privacy can be had

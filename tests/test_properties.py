@@ -360,7 +360,7 @@ def test_calibrating_twice_changes_nothing_more(cal, seed, temperature):
 def lattice(cal, n_classes, n_clients):
     """Algorithm, first broadcast and codec of a private fit, as `fit` builds them."""
     from skfedcal.algorithms._base import bound_norm
-    from skfedcal.calibrators._base import FitSetting
+    from skfedcal.calibrators._setting import FitSetting
     from skfedcal.privacy import PrivacyLedger, calibrate
     from skfedcal.privacy._entropy import SeededEntropy
 

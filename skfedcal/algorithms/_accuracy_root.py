@@ -26,7 +26,7 @@ class RootState:
 
     `seen_low` and `seen_high` tell whether the ends of the bracket were asked,
     `bounded` that the gap has no root in the range; `sd` is what chance in the rows
-    makes of the root.
+    makes of the root, infinite where there is none.
     """
 
     log_t: float
@@ -110,7 +110,7 @@ class AccuracyRoot:
             state = replace(state, high=here, seen_high=True)
         if state.low == state.high:
             # At the end of the range the gap still points outward.
-            return replace(state, converged=True, bounded=True)
+            return replace(state, converged=True, bounded=True, sd=np.inf)
         step = _halley(gap, slope, bend)
         target = _inside(state, here + step)
         near = abs(step) < _NEAR and target == here + step

@@ -25,14 +25,16 @@ class GapState:
     """Sums so far and the posterior of ``log T`` that they have.
 
     `parts` are what clients sent, `variance` that of the noise in each number, `units`
-    the number of answers that they are a sum of. `log_t`, `sd`, `low` and `high`
-    describe the posterior; `learnt` tells whether it is narrower than the prior.
+    the number of answers that they are a sum of, `asked` that of clients, some of them
+    more than once. `log_t`, `sd`, `low` and `high` describe the posterior; `learnt`
+    tells whether it is narrower than the prior.
     """
 
     n_classes: int
     parts: Array
     variance: float = 0.0
     units: float = 0.0
+    asked: int = 0
     rounds: int = 0
     log_t: float = 0.0
     sd: float = np.inf
@@ -67,6 +69,9 @@ class GapParts:
         0 sends sums over rows, without a bound, and their number.
     public_curve : tuple of float, default=()
         See `GapCurves`.
+    n_clients : int, default=0
+        All clients: rounds that ask some of them again bring new noise and no new
+        rows. 0 takes rounds to ask different ones.
     n_rounds : int, default=1
         Rounds; sums add up.
     """
@@ -77,6 +82,7 @@ class GapParts:
     n_points: int = 2
     full_rows: float = 1
     public_curve: tuple[float, ...] = ()
+    n_clients: int = 0
     n_rounds: int = 1
 
     @property
@@ -112,6 +118,7 @@ class GapParts:
             parts=state.parts + total["parts"],
             variance=state.variance + total.noise.get("parts", 0.0) ** 2,
             units=state.units + answer_units(total, n_clients),
+            asked=state.asked + n_clients,
             rounds=state.rounds + 1,
         )
         steps = gap_steps(self.n_points)
@@ -122,7 +129,7 @@ class GapParts:
             self.points,
             steps @ state.parts / state.units,
             state.variance / state.units**2 * steps @ steps.T,
-            state.units * max(self.full_rows, 1),
+            self._n_rows(state),
         )
         return replace(
             state,
@@ -135,6 +142,11 @@ class GapParts:
 
     def done(self, state: GapState) -> bool:
         return state.rounds >= self.n_rounds
+
+    def _n_rows(self, state: GapState) -> float:
+        """Rows behind the sums, each counted once."""
+        times = state.asked / self.n_clients if self.n_clients else 1.0
+        return state.units * max(self.full_rows, 1) / max(times, 1.0)
 
 
 def answer_spec(
@@ -161,7 +173,8 @@ def client_answer(
 
 def answer_units(total: Sums, n_clients: int) -> float:
     """What a sum is to be divided by: rows where they were sent, else clients."""
-    return float(total["rows"][0]) if "rows" in total else float(n_clients)
+    # Clients without rows may make up a whole cohort.
+    return float(total["rows"][0]) or 1.0 if "rows" in total else float(n_clients)
 
 
 def gap_steps(n_points: int) -> Array:

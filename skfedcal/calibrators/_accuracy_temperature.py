@@ -51,7 +51,8 @@ class FedAccTempCalibrator(BaseCalibrator):
         Bound on the log loss of a row for 'golden', on its slope in 1 / T for 'bisect'.
     clip : float or 'auto', default='auto'
         Rows that a client counts for at most where it is protected as a whole: sums
-        over more rows are scaled down to so many. 'auto' is 10.
+        over more rows are scaled down to so many. With fewer it counts for less, under
+        the same noise: pass about as many as most clients have. 'auto' is 10.
     n_bins : int, default=15
         Equal-width bins of confidence for 'ece'.
     public_logits : array-like of shape (n_samples, n_columns), default=None
@@ -87,7 +88,9 @@ class FedAccTempCalibrator(BaseCalibrator):
         `prior_temperature` instead where `improves_` is false and `if_improves` true.
     temperature_interval_ : ndarray of shape (2,)
         Nominal 95 % interval for the temperature of the population: chance in the rows,
-        noise, and what the family of curves leaves open. NaN for 'nll' and 'ece'.
+        noise, and what the family of curves leaves open. It takes all answers together:
+        where 'bisect' or 'golden' was led astray by noise, `temperature_` is outside.
+        NaN for 'nll' and 'ece'.
     search_ : {'two_point', 'bisect', 'golden', 'newton', 'grid'}
         The search that was used; the last two are exact.
     n_queries_ : int
@@ -224,7 +227,9 @@ class FedAccTempCalibrator(BaseCalibrator):
             ),
         }
         if search == "two_point":
-            return algorithms.GapParts(low, high, n_points=n_queries, **common)
+            return algorithms.GapParts(
+                low, high, n_points=n_queries, n_clients=setting.n_units, **common
+            )
         return algorithms.TemperatureSearch(
             low,
             high,
@@ -279,35 +284,14 @@ class FedAccTempCalibrator(BaseCalibrator):
 
     def _after_fit(self, setting):
         self.search_ = choice.choose_search(self, setting.private)
-        self.n_queries_ = sum(_n_asked(record.total) for record in self.history_)
-        low, high = self._range()
-        start, stop = self.temperature_interval_
-        text = None
-        if self._bounded:
-            text = (
-                f"No temperature inside temperature_range={(low, high)} is the optimum:"
-                f" stopped at T = {self.temperature_:.4g}. The rows may be all right, "
-                "all wrong, or without information about the labels."
-            )
-        elif not self._converged:
-            text = (
-                f"Not converged after {self.n_rounds_} rounds: cohorts that change "
-                "from round to round move the optimum. Use cohort='full'."
-            )
-        elif (
-            setting.private
-            and self._gain
-            and (start < 1.02 * low or stop > 0.98 * high)
-        ):
-            text = (
-                f"The interval for T, {start:.3g} to {stop:.3g}, reaches the end of "
-                f"temperature_range={(low, high)}; a wider range may give another T."
-            )
+        self.n_queries_ = sum(choice.n_asked(record.total) for record in self.history_)
+        text = choice.doubt(self, setting.private)
         if text is not None:
             warnings.warn(text, CalibrationWarning, stacklevel=4)
 
     def _warn_no_gain(self):
         kept = f"T = {self.prior_temperature:.4g}"
+        other = choice.less_noise(self._privacy_model())
         use = (
             f"Predictions keep {kept}; if_improves=False uses temperature_"
             if self.if_improves
@@ -315,8 +299,7 @@ class FedAccTempCalibrator(BaseCalibrator):
         )
         warnings.warn(
             "The releases say hardly more about the temperature than was known before. "
-            f"{use}. More rows or a larger eps would help, and so would noise that "
-            "hides single rows and is added once: CentralDP(eps, unit='example').",
+            f"{use}. More rows or a larger eps would help{other}.",
             CalibrationWarning,
             stacklevel=4,
         )
@@ -341,10 +324,3 @@ class FedAccTempCalibrator(BaseCalibrator):
     def _unchanged(self, logits):
         logits /= logits.dtype.type(self.prior_temperature)
         return logits
-
-
-def _n_asked(total):
-    """Temperatures of one round."""
-    if "parts" in total:
-        return (len(total["parts"]) + 1) // 2
-    return len(total["gaps"]) if "gaps" in total else 1

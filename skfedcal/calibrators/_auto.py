@@ -7,11 +7,9 @@ from typing import Any
 
 from skfedcal import algorithms
 from skfedcal._sklearn_compat import StrOptions
-from skfedcal.calibrators._base import BaseCalibrator, FitSetting
-from skfedcal.calibrators._bias_temperature import (
-    FedBiasTempCalibrator,
-    checked_prior,
-)
+from skfedcal.calibrators._base import BaseCalibrator
+from skfedcal.calibrators._bias_temperature import FedBiasTempCalibrator, checked_prior
+from skfedcal.calibrators._setting import FitSetting
 from skfedcal.calibrators._temperature import FedTempCalibrator
 from skfedcal.federation._runner import FederatedRunner
 

@@ -2,8 +2,7 @@
 
 import warnings
 from abc import ABCMeta, abstractmethod
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import replace
 
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
@@ -17,29 +16,13 @@ from skfedcal._sklearn_compat import (
     undone_on_error,
 )
 from skfedcal.calibrators import _persist
+from skfedcal.calibrators._setting import check_weights, setting_of
 from skfedcal.data._classes import ClassMap
 from skfedcal.data._scores import INPUT_TYPES, check_scores, to_logits
 from skfedcal.data._validate import make_dataset
 from skfedcal.exceptions import CalibrationWarning, PrivacyWarning
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._mixin import PrivacyMixin
-
-
-@dataclass(frozen=True)
-class FitSetting:
-    """What a method may know before it is run; all of it is public."""
-
-    n_classes: int
-    private: bool
-    unit: str
-    weighted: bool
-    n_clients: int = 1
-    # L2 bound over noise if the whole budget went into one release.
-    strength: float = inf
-    # Rounds that the runner asks for.
-    n_rounds: int | None = None
-    # Clients, or rows, among which one hides.
-    n_units: int = 1
 
 
 class BaseCalibrator(
@@ -111,10 +94,10 @@ class BaseCalibrator(
                 input_type=self.input_type,
                 private=model.private,
             )
-            _check_weights(clients.weights, model)
+            check_weights(clients.weights, model)
             assumptions = self._label_assumptions(model, classes)
             runner = self.runner if self.runner is not None else FederatedRunner()
-            setting = _setting(model, clients, runner)
+            setting = setting_of(model, clients, runner)
             if runner.checkpoint is not None and inside_model_selection():
                 raise ValueError(
                     "A runner with a checkpoint cannot be used in a search or a "
@@ -323,30 +306,3 @@ class BaseCalibrator(
         # Accuracy is that of the incoming logits.
         tags.classifier_tags.poor_score = True
         return tags
-
-
-def _setting(model, clients, runner):
-    """What is public about a fit before it is run."""
-    n_units = clients.n_rows if model.unit == "example" else len(clients)
-    return FitSetting(
-        clients.n_classes,
-        model.private,
-        model.unit,
-        clients.weights is not None,
-        len(clients),
-        model.strength(n_units),
-        runner.n_rounds,
-        n_units,
-    )
-
-
-def _check_weights(weights, model):
-    if weights is None:
-        return
-    if model.private:
-        raise ValueError(
-            "sample_weight cannot be used with privacy: a weighted client could send "
-            "more than its bound. Leave it out, or fit with eps=None."
-        )
-    if not weights.any():
-        raise ValueError("sample_weight is zero for every row; nothing is left to fit.")

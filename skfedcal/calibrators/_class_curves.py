@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from skfedcal import _logits
 from skfedcal.algorithms._class_scores import log_odds
 from skfedcal.calibrators._curves import Array, Curve
+from skfedcal.calibrators._sharing import move_top
 
 
 def apply_curves(
@@ -37,27 +37,11 @@ def apply_curves(
         columns = [_blend(curve, odd, weight) for curve, odd in pairs]
         out = -np.logaddexp(0, -np.stack(columns, axis=1))
     else:
-        out = _with_top(logits, odds, curves[0], weight)
+        before = odds.max(axis=1)
+        out = move_top(logits, before, _blend(curves[0], before, weight))
     return out.astype(logits.dtype, copy=False)
 
 
 def _blend(curve: Curve, odds: Array, weight: float) -> Array:
     out: Array = weight * curve(odds) + (1 - weight) * odds
-    return out
-
-
-def _with_top(logits: Array, odds: Array, curve: Curve, weight: float) -> Array:
-    """Logs of the most probable class's new value and of the others' shares.
-
-    The top stays at the top: at least as large as the second after sharing.
-    """
-    rows = np.maximum(logits.astype(np.float64), -_logits.MAX_SPAN)
-    which = (np.arange(len(rows)), odds.argmax(axis=1))
-    own = _blend(curve, odds[which], weight)
-    rows[which] = -np.inf
-    rows -= rows.max(axis=1, keepdims=True)
-    shares = rows - np.log(np.einsum("ij->i", np.exp(rows)))[:, None]
-    own = np.maximum(own, shares.max(axis=1))
-    out = shares - np.logaddexp(0, own)[:, None]
-    out[which] = -np.logaddexp(0, -own)
     return out

@@ -6,7 +6,7 @@ and positives, and may be negative: they are unbiased, and sums of them are as w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -181,8 +181,13 @@ def fit_bins(leaves: Leaves, n_bins: int) -> Curve:
     counts = np.maximum(np.add.reduceat(leaves.counts, first, axis=1), 0.0)
     rows = counts.sum(axis=0)
     middle = _means(expit(leaves.odds), leaves.counts.sum(axis=0), first)
-    weight = _BIN_ROWS + leaves.bucket_noise(first)
+    noise = leaves.bucket_noise(first)
+    weight = _BIN_ROWS + noise
     values = (counts[1] + weight * middle) / (rows + weight)
+    # None of a label makes a bin no more certain than the input, unless its rows do.
+    least = (_END_ROWS + noise) / (rows + 2 * (_END_ROWS + noise))
+    low, high = np.minimum(least, middle), np.minimum(least, 1 - middle)
+    values = np.clip(values, low, 1 - high)
     return Curve("steps", leaves.edges[first[1:] - 1], values)
 
 
@@ -212,7 +217,7 @@ def _average(leaves: Leaves) -> tuple[BinTable, Array, Levels, Array]:
     negative, positive = leaves.counts[:, None]
     n_leaves = positive.shape[1]
     sizes = Levels.of(n_leaves).sizes
-    rows = np.maximum(leaves.counts.sum(axis=0), 0.0)
+    rows = leaves.rows()
     chance = expit(leaves.odds)
     middle = [
         _means(chance, rows, np.arange(0, n_leaves, n_leaves // s)) for s in sizes
@@ -223,7 +228,9 @@ def _average(leaves: Leaves) -> tuple[BinTable, Array, Levels, Array]:
     if leaves.noisy:
         one = np.zeros((2, 2, n_leaves))
         one[[0, 1], [0, 1], n_leaves // 2] = 1.0
-        noise = np.sqrt(leaves.variance(one)[1])
+        # Local noise depends on the counts; one that is negative would have none.
+        typical = replace(leaves, counts=np.full((2, n_leaves), rows.mean() / 2))
+        noise = np.maximum(np.sqrt(typical.variance(one)[1]), noise)
     table, shares = bbq_table(positive, negative, (noise[1], noise[0]), levels=levels)
     return table, shares, levels, noise
 

@@ -40,10 +40,10 @@ class FedHistogramCalibrator(BaseCalibrator):
     n_bins : int, default=15
         Bins of ``method='bins'``.
     multiclass : {'auto', 'ovr', 'top'}, default='auto'
-        With more than two classes: one curve for each class against the rest; or one
-        for the most probable class, the others sharing what is left in proportion. A
-        row is in one histogram for 'top', and in as many as there are classes, which
-        multiplies the noise, for 'ovr'. 'auto' is 'top' under privacy, else 'ovr'.
+        With more than two classes: one curve for each class against the rest, with as
+        many histograms, which multiplies the noise; or one for the most probable class,
+        which stays so: the row gets a temperature if it falls, and if it rises others
+        keep their proportions. 'auto' is 'top' under privacy, else 'ovr'.
     height : int or 'auto', default='auto'
         There are ``2**height`` buckets; 'auto' is 10, with noise 7, and 5 or, below
         ``eps=4``, 4 where every client adds noise.
@@ -126,16 +126,16 @@ class FedHistogramCalibrator(BaseCalibrator):
     ``sum_j x_j (p_j - (p_j + n_j) q_j) = 0`` over buckets with the unclipped counts
     ``p_j`` and ``n_j``, which are unbiased, if there is a solution near that of clipped
     counts. Slopes are not negative. Isotonic fits use leaves, under noise 64 buckets of
-    equal mass, and are straight between them; either end has half an example of the
-    other label.
+    equal mass, straight between; ends have half an example of the other label.
 
     A curve can do harm: it follows the noise, or the few rows that there are. It is not
     used unless labels differ from what the scores say by one standard deviation of
     sample and noise, under privacy by 3.5. Nor unless its saving on the released counts
     exceeds the optimism of that saving, which is what the covariance of the counts
-    explains of it (Stein's identity): the number of coefficients, and more with noise.
-    If both hold, the log-odds are ``w curve(z) + (1 - w) z`` with
-    ``w = 1 - (optimism / saving)**2``. Weights of rows count as numbers of rows.
+    explains of it (Stein's identity): the number of coefficients, and more with noise,
+    for 'bbq' by its deviation. If both hold, the log-odds are
+    ``w curve(z) + (1 - w) z`` with ``w = 1 - (optimism / saving)**2``. Weights of rows
+    count as numbers of rows.
 
     References
     ----------

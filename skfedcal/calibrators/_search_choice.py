@@ -73,6 +73,55 @@ def choose_queries(n_queries, search, noise):
     return int(n_queries)
 
 
+def n_asked(total):
+    """Temperatures of one round, from what it released."""
+    if "parts" in total:
+        return (len(total["parts"]) + 1) // 2
+    return len(total["gaps"]) if "gaps" in total else 1
+
+
+def doubt(cal, private):
+    """What is to be said about a fitted temperature, or None."""
+    low, high = (float(v) for v in cal._range())
+    start, stop = cal.temperature_interval_
+    if cal._bounded:
+        return (
+            f"No temperature inside temperature_range={(low, high)} is the optimum: "
+            f"stopped at T = {cal.temperature_:.4g}. The range may be too narrow, or "
+            "the rows all right, all wrong, or without information about the labels."
+        )
+    if not cal._converged:
+        return (
+            f"Not converged after {cal.n_rounds_} rounds: cohorts that change from "
+            "round to round move the optimum. Use cohort='full'."
+        )
+    if private and cal._gain and (start < 1.02 * low or stop > 0.98 * high):
+        return (
+            f"The interval for T, {start:.3g} to {stop:.3g}, reaches the end of "
+            f"temperature_range={(low, high)}; a wider range may give another T."
+        )
+    if cal._gain and (cal.temperature_ < start or cal.temperature_ > stop):
+        return (
+            f"search={cal.search_!r} ended at T = {cal.temperature_:.3g}, outside of "
+            f"the interval that its answers give, {start:.3g} to {stop:.3g}: noise led "
+            "it astray, or there were too few queries. search='two_point' weighs all "
+            "answers."
+        )
+    return None
+
+
+def less_noise(model):
+    """Way to less noise at the same eps, for a message; '' where there is none."""
+    from skfedcal.privacy._client_models import SourceDP
+
+    other = "DistributedDP(eps, unit='example')"
+    if isinstance(model, SourceDP):
+        return f", and so would noise that is added once: {other}"
+    if model.unit == "client":
+        return f", and so would noise that hides single rows: {other}"
+    return ""
+
+
 def checked_range(temperature_range, prior_temperature):
     """Lowest and highest temperature; raises for what is no range around the prior."""
     pair = np.asarray(temperature_range)
@@ -94,7 +143,10 @@ def public_curve(rows, n_classes, input_type):
     """Mean confidence of public rows at the temperatures of `CURVE_GRID`."""
     if rows is None:
         return ()
-    rows = np.asarray(rows, dtype=np.float64)
+    try:
+        rows = np.asarray(rows, dtype=np.float64)
+    except ValueError as error:
+        raise ValueError(f"public_logits must hold numbers: {error}.") from None
     rows = rows.reshape(-1, 1) if rows.ndim == 1 else rows
     fits = rows.ndim == 2 and rows.shape[1] in (n_classes - 1, n_classes)
     if not fits or not len(rows) or not np.isfinite(rows.max(axis=1)).all():

@@ -40,6 +40,11 @@ def temper_to(logits: Array, own: Array) -> Array:
     -------
     logits : ndarray of shape (n_rows, n_classes), float64
     """
+    return temper_to_odds(logits, -np.log((1 - own) / own))
+
+
+def temper_to_odds(logits: Array, own: Array) -> Array:
+    """As `temper_to`, with the log-odds of the largest: exact also close to certain."""
     # Not negated: -0.0 would have the wrong sign to divide by.
     gaps = np.minimum(np.abs(logits.astype(np.float64, order="C")), _logits.MAX_SPAN)
     n_others = gaps.shape[1] - 1
@@ -47,9 +52,32 @@ def temper_to(logits: Array, own: Array) -> Array:
         return -gaps
     others = np.ones(gaps.shape, dtype=bool)
     others[np.arange(len(gaps)), gaps.argmin(axis=1)] = False
-    odds = np.minimum((1 - own) / own, n_others * (1 - _AHEAD))
-    factor = _factors(gaps[others].reshape(-1, n_others), np.log(odds))
+    target = np.minimum(-own, np.log(n_others * (1 - _AHEAD)))
+    factor = _factors(gaps[others].reshape(-1, n_others), target)
     return np.maximum(-factor[:, None] * gaps, -_logits.MAX_SPAN)
+
+
+def move_top(logits: Array, before: Array, own: Array) -> Array:
+    """Logits whose largest has the log-odds `own` instead of `before`.
+
+    No two classes of a row change places. A lower one comes by a temperature, since
+    the second would pass in proportion. A higher one leaves the others in proportion: a
+    temperature that tells two classes apart that are almost equal is so low that it
+    rules out all the rest.
+    """
+    rows = np.maximum(logits.astype(np.float64, order="C"), -_logits.MAX_SPAN)
+    if rows.shape[1] == 1:
+        return np.zeros(rows.shape)
+    which = (np.arange(len(rows)), rows.argmax(axis=1))
+    others = rows.copy()
+    others[which] = -np.inf
+    others -= others.max(axis=1, keepdims=True)
+    others -= np.log(np.einsum("ij->i", np.exp(others)))[:, None]
+    others -= np.logaddexp(0, own)[:, None]
+    others[which] = -np.logaddexp(0, -own)
+    lower = own < before
+    others[lower] = temper_to_odds(rows[lower], own[lower])
+    return others
 
 
 def share_rest(logits: Array, top: Array, own: Array) -> Array:

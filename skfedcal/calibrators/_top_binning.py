@@ -184,6 +184,11 @@ class FedTopBinCalibrator(BaseCalibrator):
         from skfedcal.privacy._client_models import LocalDP
 
         if not isinstance(self.clip, str):
+            if self.clip >= 2 and setting.private and setting.unit == "example":
+                raise ValueError(
+                    f"clip={self.clip!r} rows would have to be hidden where one is "
+                    "asked for; leave it out for unit='example'."
+                )
             return int(self.clip)
         if not setting.private:
             return None

@@ -7,6 +7,13 @@ import numpy as np
 from sklearn.utils import Bunch
 
 from skfedcal._files import write_whole
+from skfedcal.data._load_checks import (
+    check_clients,
+    check_labels,
+    check_length,
+    check_logits,
+    log_proba,
+)
 from skfedcal.data._npz import read_npz
 from skfedcal.data._partition import rows_by_client
 
@@ -15,9 +22,6 @@ __all__ = ["load_federation", "save_federation"]
 # What a file may hold, by role; the first name present is used.
 SCORE_NAMES = ("logits", "proba", "prob")
 CLIENT_NAMES = ("client", "client_ids")
-
-# Published softmax outputs are rounded: float16 rows sum to 1 within about this.
-SUM_TOLERANCE = 1e-2
 
 
 def load_federation(path, *, split=None, max_bytes=8 * 2**30):
@@ -218,14 +222,14 @@ def _rows(arrays, prefix, names, path):
         missing = label_name if score_name else f"{prefix}logits"
         raise ValueError(f"{path} has no array {missing!r}; it has {sorted(arrays)}.")
     is_logits = score_name.endswith("logits")
-    read = _check_logits if is_logits else _log_proba
+    read = check_logits if is_logits else log_proba
     logits = read(arrays[score_name], score_name, path)
-    labels = _check_labels(arrays[label_name], label_name, logits, path)
+    labels = check_labels(arrays[label_name], label_name, logits, path)
     client_ids, codes, n_clients = None, np.zeros(len(labels), dtype=np.int64), 1
     client_name = _first(arrays, prefix, CLIENT_NAMES)
     if client_name is not None:
-        client_ids = _check_clients(arrays[client_name], client_name, names, path)
-        _check_length(client_ids, client_name, logits, path)
+        client_ids = check_clients(arrays[client_name], client_name, names, path)
+        check_length(client_ids, client_name, logits, path)
         distinct, codes = np.unique(client_ids, return_inverse=True)
         n_clients = len(distinct)
         if names is not None:
@@ -247,75 +251,6 @@ def _check_columns(main, val, path):
         )
 
 
-def _check_length(array, name, logits, path):
-    if array.shape != (len(logits),):
-        raise ValueError(
-            f"{path}: {name} has shape {array.shape}, but there are "
-            f"{len(logits)} rows of logits."
-        )
-
-
-def _check_scores(scores, name, path):
-    """Return float32 or float64 of one or two dimensions."""
-    if scores.dtype.kind not in "fiu" or scores.ndim not in (1, 2) or not scores.size:
-        raise ValueError(
-            f"{path}: {name} must be numbers of shape (n, n_classes) or (n,), got "
-            f"{scores.dtype} of shape {scores.shape}."
-        )
-    keep = scores.dtype.kind == "f" and scores.dtype.itemsize <= 4
-    return scores.astype(np.float32 if keep else np.float64, copy=False)
-
-
-def _check_logits(scores, name, path):
-    logits = _check_scores(scores, name, path)
-    rows = logits.reshape(len(logits), -1)
-    # The maximum of a row is NaN if any entry is.
-    bad = ~np.isfinite(rows.max(axis=1))
-    if bad.any():
-        raise ValueError(
-            f"{path}: row {np.argmax(bad)} of {name} has NaN, +inf or nothing but "
-            f"-inf ({bad.sum()} such rows). An -inf beside finite logits means "
-            "probability zero and is allowed."
-        )
-    return logits
-
-
-def _log_proba(scores, name, path):
-    """Logarithms of probabilities; one column means those of class 1."""
-    proba = _check_scores(scores, name, path)
-    if proba.ndim == 1:
-        proba = np.column_stack([1 - proba, proba])
-    sums = proba.sum(axis=1, dtype=np.float64)
-    bad = ~((proba >= 0).all(axis=1) & (np.abs(sums - 1) <= SUM_TOLERANCE))
-    if bad.any():
-        raise ValueError(
-            f"{path}: row {np.argmax(bad)} of {name} is not a probability vector: "
-            f"entries must be at least 0 and sum to 1 ({bad.sum()} such rows)."
-        )
-    with np.errstate(divide="ignore"):
-        return np.log(proba)
-
-
-def _check_labels(labels, name, logits, path):
-    _check_length(labels, name, logits, path)
-    n_classes = max(2, logits.shape[1]) if logits.ndim == 2 else 2
-    whole = labels.dtype.kind in "iub" or (
-        labels.dtype.kind == "f" and np.array_equal(labels, np.trunc(labels))
-    )
-    if not whole:
-        raise ValueError(
-            f"{path}: {name} must be whole numbers, the column of the true class; got "
-            f"{labels.dtype}."
-        )
-    low, high = labels.min(), labels.max()
-    if low < 0 or high >= n_classes:
-        raise ValueError(
-            f"{path}: {name} range from {low} to {high}, but logits of shape "
-            f"{logits.shape} allow 0 to {n_classes - 1}."
-        )
-    return labels.astype(np.int64)
-
-
 def _client_names(arrays, path):
     """Names in the file, else the distinct clients if they are strings."""
     if "client_names" in arrays:
@@ -329,31 +264,3 @@ def _client_names(arrays, path):
     keys = (_first(arrays, prefix, CLIENT_NAMES) for prefix in ("", "val_"))
     texts = [arrays[k] for k in keys if k and arrays[k].dtype.kind in "US"]
     return np.unique(np.concatenate([t.astype(str) for t in texts])) if texts else None
-
-
-def _check_clients(client_ids, name, names, path):
-    """Return whole numbers: positions in `names`, if there are names."""
-    kind = client_ids.dtype.kind
-    if kind not in "iuUS":
-        raise ValueError(
-            f"{path}: {name} must be whole numbers or strings, got {client_ids.dtype}."
-        )
-    if names is not None and kind in "US":
-        order = np.argsort(names)
-        client_ids = client_ids.astype(str)
-        place = np.searchsorted(names, client_ids, sorter=order)
-        codes = order[np.minimum(place, len(names) - 1)]
-        unknown = names[codes] != client_ids
-        if unknown.any():
-            missing = str(client_ids[np.argmax(unknown)])
-            raise ValueError(f"{path}: {name} {missing!r} is not in client_names.")
-        return codes
-    client_ids = client_ids.astype(np.int64)
-    if names is not None and len(client_ids):
-        low, high = client_ids.min(), client_ids.max()
-        if low < 0 or high >= len(names):
-            raise ValueError(
-                f"{path}: {name} ranges from {low} to {high}, but there are "
-                f"{len(names)} client_names."
-            )
-    return client_ids

@@ -225,10 +225,26 @@ def _square_interval(
     All t with ``(value - t)**2 <= z**2 * (free + slope * t)``: `free` is the variance
     where all means are 0, and `rise` what they add to it at `value`. Where that tells
     nothing, means are taken to be spread as the noise is, whose squares add `noise`.
+    The lower end is that of a value without what their upper tail has in excess.
     """
     known = value > z * sqrt(free)
     slope = rise / value if known else 2 * free / noise if noise > 0 else 0.0
-    centre, square = max(value, 0.0), z * z
-    middle = centre + square * slope / 2
-    root = sqrt(max(middle**2 - centre**2 + square * free, 0.0))
-    return max(middle - root, 0.0), middle + root
+    ends = []
+    for centre, sign in ((value - _excess(free, noise, z), -1), (value, 1)):
+        centre, middle = max(centre, 0.0), max(centre, 0.0) + z * z * slope / 2
+        root = sqrt(max(middle**2 - centre**2 + z * z * free, 0.0))
+        ends.append(max(middle + sign * root, 0.0))
+    return ends[0], ends[1]
+
+
+def _excess(variance: float, mean: float, z: float) -> float:
+    """By how much the upper tail of a sum of squares is longer than a normal one.
+
+    The sum is taken for a multiple of a chi-square variable (Satterthwaite).
+    """
+    if variance <= 0 or mean <= 0:
+        return 0.0
+    from scipy.special import chdtri, ndtr
+
+    point = chdtri(2 * mean**2 / variance, ndtr(-z)) * variance / (2 * mean)
+    return max(float(point) - mean - z * sqrt(variance), 0.0)

@@ -58,12 +58,6 @@ class Statistic(PrivacyMixin):
         self.runner = FederatedRunner() if runner is None else runner
         self.random_state = random_state
         self.label = label
-        if privacy is not None and not hasattr(privacy, "mechanism"):
-            raise TypeError(
-                f"privacy={privacy!r} is not a privacy model; pass None, "
-                "SecureAggregation(), CentralDP(eps=...) or another of "
-                "skfedcal.privacy."
-            )
         if self.runner.n_rounds is not None:
             raise ValueError(
                 f"FederatedRunner(n_rounds={self.runner.n_rounds!r}): a statistic is "

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from skfedcal.evaluation._bounds import discrete_laplace_variance
 from skfedcal.evaluation._noise import LevelLaw, NoiseModel
 from skfedcal.privacy._client_models import DistributedDP, LocalDP, SourceDP
-from skfedcal.privacy._models import CentralDP, SecureAggregation
+from skfedcal.privacy._models import CentralDP, SecureAggregation, check_model
 from skfedcal.privacy._oracles import Oracle, choose_oracle
 
 Array = NDArray[Any]
@@ -54,12 +54,16 @@ class LevelNoise:
         return 1 / sqrt(n_examples) if self.model.local else 1 / n_examples
 
 
-def check_model(privacy: Any) -> None:
-    """Raise for what is no privacy model, or one without a plan for its noise."""
+def check_planned(privacy: Any) -> None:
+    """Raise for what is no privacy model, or one whose noise is not known here."""
+    check_model(privacy)
     if privacy is None or isinstance(privacy, SecureAggregation):
         return
     if not isinstance(privacy, CentralDP | DistributedDP | LocalDP | SourceDP):
-        raise ValueError(f"privacy={privacy!r} is no model that can be planned with.")
+        raise ValueError(
+            f"privacy={privacy!r} cannot be planned with; pass None, "
+            "SecureAggregation(), CentralDP, DistributedDP, LocalDP or SourceDP."
+        )
     privacy.validate()
 
 

@@ -178,6 +178,14 @@ class NoiseModel:
             out += flat @ dual.reshape(len(functionals), -1).T
         return out
 
+    def direction(self, functional: Array) -> Array:
+        """Change of the counts that moves a functional with the least noise.
+
+        Covariance of the noise times the functional; under local reports that of
+        the fit, which takes all values to be equally frequent.
+        """
+        return wls_dual(functional, self._variances(), self.bits)
+
     def to_list(self) -> list[dict[str, Any]]:
         """Plain values, for JSON."""
         return [asdict(law) for law in self.levels]

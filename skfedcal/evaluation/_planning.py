@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal.evaluation._grid import ScoreGrid, Space
-from skfedcal.evaluation._level_noise import LevelNoise, check_model, level_noise
+from skfedcal.evaluation._level_noise import LevelNoise, check_planned, level_noise
 from skfedcal.evaluation._levels import release_levels
 from skfedcal.evaluation._ranking_sums import auc_with_gradient
 from skfedcal.evaluation._score_model import METRICS, ScoreModel, ratio
@@ -176,7 +176,7 @@ def expected_error(
     if not 1 < n_examples < inf:
         raise ValueError(f"n_examples={n_examples!r} must be a number > 1.")
     _check_used(metric, privacy, n_bins, max_examples, n_sources)
-    check_model(privacy)
+    check_planned(privacy)
     levels = release_levels(privacy, height, levels, space)
     noise = level_noise(privacy, levels, max_examples=max_examples, n_sources=n_sources)
     model = ScoreModel(positive_rate, auc)

@@ -130,6 +130,13 @@ class LatticeLaplace(PaidSum):
                 for name, block in blocks.items()
             }
         )
+        for name, code in codec.blocks.items():
+            if code.limit < 1:
+                raise ValueError(
+                    f"eps={budgets[name]:g} for {name!r} needs noise of whole steps of "
+                    f"{code.step:g}, and a unit may send {code.spec.clip:g} only: "
+                    "nothing would be left of it. Pass a larger eps."
+                )
         scales = self._scales(codec, round_index)
         name = min(scales)
         self._multiplier = sqrt(laplace_variance(scales[name])) / codec.blocks[

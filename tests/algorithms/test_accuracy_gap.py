@@ -9,7 +9,13 @@ from numpy.testing import assert_allclose
 from scipy.optimize import brentq, brute
 from scipy.special import softmax
 
-from skfedcal.algorithms import AccuracyRoot, EceGrid, GapParts, Sums
+from skfedcal.algorithms import (
+    AccuracyRoot,
+    EceGrid,
+    GapParts,
+    Sums,
+    TemperatureSearch,
+)
 from skfedcal.algorithms._gap_curve import GapCurves
 from skfedcal.algorithms._gap_parts import gap_steps
 from skfedcal.algorithms._top_label import (
@@ -117,6 +123,36 @@ def test_rounds_add_up_and_their_noise_is_known():
     assert_allclose(np.log(state.interval), [expected.low, expected.high])
 
 
+@pytest.mark.parametrize("full_rows", [0, 10])
+def test_rounds_that_ask_the_same_clients_know_no_more_rows(draw, full_rows):
+    data = dataset(*draw(300, 4, 2.0), [10] * 30)
+    params = {"n_points": 6, "full_rows": full_rows, "n_clients": 30}
+    once = solve(GapParts(LOW, HIGH, **params), data)
+    again = solve(GapParts(LOW, HIGH, n_rounds=9, **params), data)
+    assert again.sd == pytest.approx(once.sd) and again.sd > 0.05
+    # Two halves of the clients, one after the other, are all of them.
+    algorithm = GapParts(LOW, HIGH, n_rounds=2, **params)
+    state = algorithm.init(4)
+    for half in (data.slice(0, 15), data.slice(15, 30)):
+        answers = algorithm.query(algorithm.broadcast(state), half)
+        sums = Sums({name: value.sum(axis=0) for name, value in answers.items()})
+        state = algorithm.update(state, sums, 15)
+    assert state.sd == pytest.approx(once.sd)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        GapParts(LOW, HIGH, full_rows=0, n_rounds=2),
+        TemperatureSearch(LOW, HIGH, full_rows=0, n_rounds=2),
+    ],
+)
+def test_a_cohort_without_rows_sends_nothing_and_is_no_error(algorithm):
+    data = dataset(np.empty((0, 3)), np.empty(0, dtype=int), [0, 0])
+    state = solve(algorithm, data)
+    assert np.isfinite(state.log_t) and np.isfinite(state.interval).all()
+
+
 def test_a_client_sends_means_and_in_proportion_less_with_few_rows():
     rng = np.random.default_rng(0)
     rows, labels = rng.normal(size=(24, 3)), rng.integers(0, 3, 24)
@@ -188,6 +224,8 @@ def test_rows_that_are_all_right_or_all_wrong_stop_at_an_end(labels, end):
     rows = np.array([[2.0, 0.0], [1.0, 0.0], [3.0, 0.0]])
     state = solve(AccuracyRoot(LOW, HIGH), dataset(rows, labels))
     assert state.bounded and state.log_t == end
+    # Nothing is known of where the root is, however sure the gap is.
+    assert state.sd == np.inf
 
 
 def test_a_gap_without_slope_stays_where_it_starts():

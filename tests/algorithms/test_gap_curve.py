@@ -92,6 +92,20 @@ def test_six_temperatures_without_noise_leave_little_open(draw, c, temperature):
     assert posterior.sd < 0.08 and posterior.learnt
 
 
+@pytest.mark.parametrize("noise", [1e-6, 0.01, 0.3])
+def test_the_interval_leaves_out_a_fortieth_on_either_side(noise):
+    points = np.linspace(LOW, HIGH, 6)[1:-1]
+    gaps = np.array([-0.25, -0.05, 0.12, 0.3])
+    told = points, gaps, noise * np.eye(4), 200.0
+    curves = GapCurves(10, LOW, HIGH, center=0.2)
+    posterior = curves.posterior(*told)
+    grid = np.linspace(LOW, HIGH, 2001)
+    weight = np.exp(curves._log_posterior(grid, *told))
+    below = np.cumsum(weight) / weight.sum()
+    found = np.interp([posterior.low, posterior.high], grid, below)
+    assert_allclose(found, [0.025, 0.975], atol=0.004)
+
+
 def test_noise_beyond_measure_leaves_the_prior():
     posterior = GapCurves(10, LOW, HIGH).posterior(
         np.array([0.0, 1.0]), np.array([3.0, -40.0]), 1e6 * np.eye(2), 100

@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 from scipy.special import softmax
 
 from skfedcal.algorithms import Sums, TemperatureSearch
+from skfedcal.algorithms._gap_curve import GapCurves
 from skfedcal.data._dataset import FederatedDataset
 
 
@@ -95,4 +96,21 @@ def test_a_search_for_accuracy_gives_an_interval_that_shrinks_with_the_noise():
     for noise in (0.3, 0.03, 0.003):
         state, _ = answer(lambda u: np.tanh(u - 0.5) / 3, algorithm, noise)
         widths.append(np.diff(np.log(state.interval))[0])
-    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > widths[1] > widths[2]
+
+
+@pytest.mark.parametrize("full_rows", [1, 10])
+def test_the_interval_of_a_search_is_that_of_its_answers_and_their_rows(full_rows):
+    low, high = np.log([0.25, 32.0])
+    algorithm = TemperatureSearch(low, high, n_rounds=3, full_rows=full_rows)
+    state, values = algorithm.init(3), np.array([-0.2, 0.3, 0.05])
+    points = []
+    for value in values:
+        points.append(np.log(algorithm.broadcast(state)["temperature"]))
+        sums = Sums({"value": np.array([40 * value])}, {"value": 2.0})
+        state = algorithm.update(state, sums, 40)
+    # 40 answers, each of so many rows; noise of 2 in their sum.
+    expected = GapCurves(3, low, high).posterior(
+        np.array(points), values, 0.05**2 * np.eye(3), 40.0 * full_rows
+    )
+    assert_allclose(np.log(state.interval), [expected.low, expected.high])

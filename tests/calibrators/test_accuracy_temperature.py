@@ -198,6 +198,36 @@ def test_privacy_models_find_the_temperature(shifted, privacy):
     assert cal.privacy_.unit == expected
 
 
+@pytest.mark.parametrize(
+    ("privacy", "n_units"),
+    [
+        (SourceDP(5e3), 1500),
+        (CentralDP(5e3, unit="example"), 1500),
+        (DistributedDP(5e3, unit="example"), 1500),
+        # Clients of 30 rows send the mean of their gaps.
+        (CentralDP(5e3), 50),
+    ],
+    ids=repr,
+)
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
+@pytest.mark.parametrize("search", ["two_point", "bisect"])
+def test_what_is_released_under_hardly_any_noise_is_the_gap(
+    shifted, privacy, n_units, search
+):
+    cal = fit(shifted, privacy=privacy, search=search, n_queries=2)
+    first = cal.history_[0].total
+    # Of two temperatures, the first: what is shared, less the falls of wrong rows.
+    if search == "two_point":
+        sent, point = (
+            first["parts"][0] - first["parts"][2],
+            np.log(0.25 * 128 ** (1 / 3)),
+        )
+    else:
+        sent, point = first["value"][0], np.log(0.25 * 128**0.5)
+    # Noise of 50 sources is below 0.005 in a sum.
+    assert sent / n_units == pytest.approx(gap(shifted, point), abs=1e-3)
+
+
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
 def test_the_less_the_noise_the_more_temperatures_are_asked(shifted):
     n_queries = [
@@ -240,11 +270,31 @@ def test_where_nothing_is_learnt_the_prior_temperature_is_kept(shifted):
         used = fit(shifted, if_improves=False, **params)
     expected = softmax(shifted.test_logits / used.temperature_, axis=1)
     assert_allclose(used.predict_proba(shifted.test_logits), expected, rtol=1e-5)
+    # What noise leaves is the prior, which moves with its centre.
+    with pytest.warns(CalibrationWarning, match="used all the same"):
+        other = fit(shifted, if_improves=False, privacy=SourceDP(0.005))
+    assert used.temperature_ == pytest.approx(2 * other.temperature_, rel=0.2)
     # Without a prior temperature the input stays as it is.
     with pytest.warns(CalibrationWarning, match="Predictions keep T = 1"):
         plain = fit(shifted, privacy=SourceDP(0.005))
     proba = plain.predict_proba(shifted.test_logits)
     assert_allclose(proba, softmax(shifted.test_logits, axis=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "ending"),
+    [
+        (SourceDP(0.005), r"is added once: DistributedDP\(eps, unit='example'\)\.$"),
+        (CentralDP(0.005), r"hides single rows: DistributedDP\(eps, .*\)\.$"),
+        (CentralDP(1e-4, unit="example"), r"a larger eps would help\.$"),
+    ],
+    ids=repr,
+)
+def test_advice_where_nothing_is_learnt_is_what_is_not_done_yet(
+    shifted, privacy, ending
+):
+    with pytest.warns(CalibrationWarning, match=ending):
+        fit(shifted, privacy=privacy)
 
 
 def test_golden_section_on_noise_is_no_improvement(shifted):
@@ -286,14 +336,41 @@ def test_a_clipped_loss_bounds_what_a_row_can_do():
 def test_without_a_root_the_end_of_the_range_is_named(labels):
     rows = np.array([[3.0, 0.0], [2.0, 0.0]])
     cal = FedAccTempCalibrator(classes=[0, 1], temperature_range=(0.5, 4.0))
-    with pytest.warns(CalibrationWarning, match="temperature_range=.*stopped at T"):
+    with pytest.warns(
+        CalibrationWarning, match=r"temperature_range=\(0.5, 4.0\) .*stopped"
+    ):
         cal.fit(rows, [labels, labels])
     assert cal.temperature_ == pytest.approx(4.0 if labels else 0.5)
+    assert_array_equal(cal.temperature_interval_, [0.5, 4.0])
+
+
+def test_the_least_log_loss_is_sought_inside_the_range(shifted):
+    with pytest.warns(CalibrationWarning, match="The range may be too narrow"):
+        cal = fit(shifted, objective="nll", temperature_range=(0.5, 2.0))
+    assert cal.temperature_ == 2.0
+
+
+def test_a_search_that_ends_outside_of_its_interval_says_so(shifted):
+    # Two halves of .25 to 32: from 2.83 to 9.5, in the middle of which is 5.19.
+    with pytest.warns(CalibrationWarning, match=r"search='bisect' ended at T = 5\.19"):
+        cal = fit(shifted, search="bisect", n_queries=2)
+    assert cal.temperature_ > cal.temperature_interval_[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CalibrationWarning)
+        fit(shifted, search="bisect", n_queries=9)
 
 
 def test_an_interval_that_reaches_the_end_of_the_range_is_named(shifted):
     with pytest.warns(CalibrationWarning, match="reaches the end"):
         fit(shifted, privacy=SourceDP(1.0), temperature_range=(0.5, 3.0))
+
+
+def test_more_rounds_over_the_same_rows_make_no_narrower_interval(shifted):
+    once, again = (
+        fit(shifted, search="two_point", runner=FederatedRunner(n_rounds=n))
+        for n in (1, 20)
+    )
+    assert_allclose(again.temperature_interval_, once.temperature_interval_)
 
 
 def test_clients_in_cohorts_add_up_to_one_release(shifted):
@@ -308,6 +385,7 @@ def test_clients_in_cohorts_add_up_to_one_release(shifted):
     assert dealt.temperature_ == pytest.approx(whole.temperature_, rel=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
 @pytest.mark.parametrize("search", ["golden", "bisect"])
 def test_a_run_that_is_taken_up_again_ends_as_the_whole_one(
     shifted, tmp_path, monkeypatch, search
@@ -360,6 +438,10 @@ def test_a_saved_calibrator_is_the_same(shifted, tmp_path, params):
         ({"clip": 5, "privacy": SourceDP(1.0)}, "leave it out"),
         ({"eps": 1.0, "public_logits": np.zeros((4, 7))}, "rows for 10 classes"),
         ({"eps": 1.0, "public_logits": np.full((4, 10), np.nan)}, "without NaN"),
+        (
+            {"eps": 1.0, "public_logits": [["a"] * 10]},
+            "public_logits must hold numbers",
+        ),
         ({"objective": "brier"}, "objective"),
     ],
 )

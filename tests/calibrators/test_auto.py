@@ -20,7 +20,7 @@ from skfedcal import (
     make_federation,
 )
 from skfedcal._sklearn_compat import HAS_CALLBACKS
-from skfedcal.calibrators._base import FitSetting
+from skfedcal.calibrators._setting import FitSetting
 from skfedcal.cli import main
 from skfedcal.exceptions import CalibrationWarning
 

@@ -108,6 +108,22 @@ def test_bins_by_hand():
     assert len(curve.points) == 1 and logit(0.25) <= curve.points[0] <= logit(0.75)
 
 
+def test_a_bin_without_a_label_is_no_more_certain_than_its_rows_or_the_input():
+    counts = np.zeros((2, 1024))
+    counts[0, 0], counts[0, 100], counts[1, 1000] = 99, 99, 99
+    values = fit_bins(leaves_of(counts), 3).values
+    # The input: half a leaf of 1024. The others: half an example in 99 and two halves.
+    np.testing.assert_allclose(values, [0.5 / 1024, 0.5 / 100, 1 - 0.5 / 100])
+    # Under noise: as many examples more as its deviation.
+    noise = NoiseModel((LevelLaw(10, "additive", 8.0),))
+    counts = np.zeros((2, 1024))
+    counts[0, 300:308], counts[1, 300:308] = 500, -1
+    counts[1, 800] = 4000
+    values = fit_bins(leaves_of(counts, noise), 2).values
+    spread = fit_bins(leaves_of(counts), 2).values
+    assert 10 * spread[0] < values[0] < 0.1 and 0.9 < values[1] < 1
+
+
 @pytest.mark.parametrize("space", ["prob", "logit"])
 def test_isotonic_is_that_of_scikit_learn_with_half_an_example_at_either_end(space):
     counts = draw(np.random.default_rng(0), 3000, bent)

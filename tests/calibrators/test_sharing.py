@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
-from scipy.special import softmax
+from scipy.special import expit, logit, softmax
 
-from skfedcal.calibrators._sharing import share_rest, temper_to
+from skfedcal.calibrators._sharing import move_top, share_rest, temper_to
 
 
 def centred(seed, n_classes, scale, n=20):
@@ -110,7 +110,40 @@ def test_the_rest_is_shared_in_proportion(seed, n_classes):
         np.testing.assert_allclose(found[i], expected, rtol=1e-9)
 
 
+@given(
+    seed=st.integers(0, 999),
+    n_classes=st.integers(2, 8),
+    scale=st.sampled_from([1e-3, 1.0, 3.0]),
+)
+def test_a_top_that_falls_is_tempered_and_one_that_rises_leaves_proportions(
+    seed, n_classes, scale
+):
+    rows = centred(seed, n_classes, scale)
+    top = rows.argmax(axis=1)
+    others = np.where(np.arange(n_classes) == top[:, None], -np.inf, rows)
+    before = -np.logaddexp.reduce(others, axis=1)
+    own = before + np.linspace(-3, 3, 20)
+    found = move_top(rows, before, own)
+    falls = own < before
+    tempered = temper_to(rows, expit(own))
+    np.testing.assert_allclose(found[falls], tempered[falls], rtol=1e-7)
+    proba, expected = softmax(found, axis=1), np.exp(share_rest(rows, top, expit(own)))
+    np.testing.assert_allclose(proba[~falls], expected[~falls], rtol=1e-7)
+    np.testing.assert_array_equal(np.argsort(found, axis=1), np.argsort(rows, axis=1))
+
+
+def test_two_that_are_almost_equal_do_not_rule_out_the_third():
+    rows = np.array([[0.0, -1e-3, -5.0]])
+    before = -np.logaddexp(-1e-3, -5.0)
+    found = softmax(move_top(rows, np.array([before]), logit([0.55])), axis=1)[0]
+    assert found[0] == pytest.approx(0.55)
+    assert found[1] / found[2] == pytest.approx(np.exp(5 - 1e-3))
+    # A temperature would.
+    assert softmax(temper_to(rows, np.array([0.55])), axis=1)[0, 2] < 1e-300
+
+
 def test_a_single_class_is_certain():
     rows, own = np.zeros((3, 1)), np.full(3, 0.4)
     assert not temper_to(rows, own).any()
     assert not share_rest(rows, np.zeros(3, dtype=int), own).any()
+    assert not move_top(rows, own, own).any()

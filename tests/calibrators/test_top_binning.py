@@ -195,6 +195,18 @@ def test_nothing_but_noise_leaves_the_input():
     assert not plain.improves_
 
 
+def test_a_higher_bin_has_no_lower_value_unless_it_is_allowed_to():
+    # Of rows with a confidence of .6 all are right, of those with .9 one in five.
+    proba = np.repeat([[0.6, 0.4], [0.9, 0.1]], 20, axis=0)
+    labels = np.repeat([0, 0, 1], [20, 4, 16])
+    common = {"n_bins": 4, "input_type": "proba", "shrink": False}
+    free = FedTopBinCalibrator(monotone=False, **common).fit(proba, labels)
+    np.testing.assert_allclose(free.bin_values_[2:], [1.0, 0.2])
+    cal = FedTopBinCalibrator(**common).fit(proba, labels)
+    # The nearest by rows, 21 of each with the one that every bin gets.
+    np.testing.assert_allclose(cal.bin_values_[2:], 0.6)
+
+
 def test_cohorts_add_up_to_one_round():
     rows, labels, ids = overconfident(1000)
     whole = FedTopBinCalibrator().fit(rows, labels, client_ids=ids)
@@ -212,6 +224,8 @@ def test_wrong_parameters_are_named():
         FedTopBinCalibrator(clip=0.5).fit(rows, labels)
     with pytest.raises(ValueError, match="'n_bins' parameter"):
         FedTopBinCalibrator(n_bins=0).fit(rows, labels)
+    with pytest.raises(ValueError, match=r"clip=3 .* leave it out"):
+        FedTopBinCalibrator(privacy=SourceDP(1.0), clip=3).fit(rows, labels)
     with pytest.raises(ValueError, match="LocalDP would have to pay for each"):
         FedTopBinCalibrator(privacy=LocalDP(1.0), clip=3).fit(
             rows, labels, client_ids=ids

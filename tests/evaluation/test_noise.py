@@ -101,3 +101,18 @@ def test_functionals_come_in_stacks():
     for i, functional in enumerate(stack):
         alone = noise.variances(counts, functional)
         np.testing.assert_allclose([together[0][i], together[1][i]], alone)
+
+
+def test_the_direction_of_least_noise_is_the_covariance_times_the_functional():
+    levels = (LevelLaw(1, "additive", 3.0), LevelLaw(3, "additive", 2.0))
+    model, rng = NoiseModel(levels), np.random.default_rng(4)
+    functional, other = rng.normal(size=(2, 2, 8))
+    step = model.direction(functional)
+    counts = np.full((2, 8), 50.0)
+    variance = model.variances(counts, functional)[1]
+    assert (step * functional).sum() == pytest.approx(variance)
+    # Covariance with any other functional, from variances of sums.
+    both, apart = (
+        model.variances(counts, functional + sign * other)[1] for sign in (1, -1)
+    )
+    assert (step * other).sum() == pytest.approx((both - apart) / 4)

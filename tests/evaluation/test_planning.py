@@ -268,7 +268,6 @@ def test_what_no_number_of_examples_reaches():
     [
         (lambda: expected_error("auc", 100), "metric='auc'"),
         (lambda: expected_error("roc_auc", 0), "n_examples=0"),
-        (lambda: expected_error("roc_auc", 100, privacy="dp"), "privacy='dp'"),
         (lambda: expected_error("roc_auc", 100, auc=0.4), "auc=0.4"),
         (lambda: expected_error("roc_auc", 100, positive_rate=0), "positive_rate=0"),
         (lambda: expected_error("calibration", 100, height=3, n_bins=9), "n_bins=9"),
@@ -278,6 +277,25 @@ def test_what_no_number_of_examples_reaches():
 def test_a_value_that_cannot_be_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_what_is_no_model_of_privacy_is_named():
+    for given, message in (
+        ("dp", "privacy='dp' is no"),
+        (LocalDP, "LocalDP is a class"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            expected_error("roc_auc", 100, privacy=given)
+
+    class Other(CentralDP.__base__):
+        unit, private, eps = "client", True, 1.0
+
+        def validate(self): ...
+
+        strength = mechanism = validate
+
+    with pytest.raises(ValueError, match="cannot be planned with; pass None"):
+        expected_error("roc_auc", 100, privacy=Other())
 
 
 def test_log_odds_of_the_model_are_normal():

@@ -294,7 +294,9 @@ def raw_tree_area(cells, eps, height, rng):
 
 @pytest.mark.slow
 def test_local_areas_are_three_times_as_exact_as_the_raw_tree(draw_scores):
-    # Both at the height that is best for them; mean absolute error of 40 runs.
+    # Mean absolute errors of 80 runs are known to 8 % (one sigma). The raw tree has
+    # .0057 at its best height; the histogram has .0012 at its best (5 times less) and
+    # .0016 with the buckets and the height that are the default (3.5 times less).
     scores, labels = draw_scores(100_000)
     true = metrics.roc_auc_score(labels, scores)
     rng = np.random.default_rng(0)
@@ -302,16 +304,19 @@ def test_local_areas_are_three_times_as_exact_as_the_raw_tree(draw_scores):
     for height in (3, 4, 5, 6, 8):
         bucket = (scores * 2**height).astype(int) + labels * 2**height
         cells = np.bincount(bucket, minlength=2 * 2**height).reshape(2, -1)
-        runs = [raw_tree_area(cells, 5.0, height, rng) for _ in range(40)]
+        runs = [raw_tree_area(cells, 5.0, height, rng) for _ in range(80)]
         raw.append(np.abs(np.array(runs) - true).mean())
-    ours = []
-    for height in (4, 5, 6):
+
+    def error(**options):
         runs = [
-            fit(scores, labels, privacy=LocalDP(5.0), height=height, space="prob",
-                random_state=seed).roc_auc() for seed in range(40)
-        ]  # fmt: skip
-        ours.append(np.abs(np.array(runs) - true).mean())
-    assert min(ours) < min(raw) / 3, (ours, raw)
+            fit(scores, labels, privacy=LocalDP(5.0), random_state=seed, **options)
+            for seed in range(80)
+        ]
+        return np.mean([abs(hist.roc_auc() - true) for hist in runs])
+
+    assert error(height=4, space="prob") < min(raw) / 3, raw
+    # A third less the five sigma of the quotient: a chance below 1e-6 to fail.
+    assert error() < min(raw) / 2, raw
 
 
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")

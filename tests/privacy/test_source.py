@@ -9,6 +9,7 @@ from scipy import stats
 from sklearn.base import clone
 
 from skfedcal import (
+    FedAccTempCalibrator,
     FedBinCalibrator,
     FederatedRunner,
     FedTempCalibrator,
@@ -18,7 +19,7 @@ from skfedcal.algorithms import BlockSpec, CellRows
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.exceptions import BudgetExceededError
 from skfedcal.federation import Joblib
-from skfedcal.privacy import PrivacyLedger, SourceDP
+from skfedcal.privacy import CentralDP, DistributedDP, PrivacyLedger, SourceDP
 from skfedcal.privacy._entropy import OSEntropy, SeededEntropy
 from skfedcal.privacy._laplace import laplace_variance
 
@@ -208,3 +209,12 @@ def test_the_model_is_a_plain_value():
     for wrong in (SourceDP(math.inf), SourceDP(1.0, "no")):
         with pytest.raises(ValueError, match=r"is not a privacy budget|is unknown"):
             wrong.validate()
+
+
+def test_an_eps_that_leaves_nothing_is_refused_before_it_is_paid():
+    fed = make_federation(n_clients=5, n_samples=200, n_classes=3, random_state=0)
+    for model in (SourceDP(1e-9), CentralDP(1e-9), DistributedDP(1e-9)):
+        ledger = PrivacyLedger(budget=(1.0, 1e-5))
+        with pytest.raises(ValueError, match="Pass a larger eps"):
+            FedAccTempCalibrator(privacy=model, ledger=ledger).fit(fed.clients)
+        assert ledger.spent() == 0
