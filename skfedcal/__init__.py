@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         SecureAggregation,
         SourceDP,
     )
+    from skfedcal.training import FedGaussianHead
 
 __all__ = [
     "CentralDP",
@@ -72,6 +73,7 @@ __all__ = [
     "FedBBQCalibrator",
     "FedBiasTempCalibrator",
     "FedBinCalibrator",
+    "FedGaussianHead",
     "FedHistogramCalibrator",
     "FedMLPCalibrator",
     "FedMatrixCalibrator",
@@ -167,5 +169,6 @@ __getattr__, __dir__, _names = attach(
             "SecureAggregation",
             "SourceDP",
         ],
+        "training": ["FedGaussianHead"],
     },
 )

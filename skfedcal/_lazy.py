@@ -20,6 +20,8 @@ def attach(
     def __getattr__(name: str) -> object:
         if name in home:
             return getattr(import_module(f"{package}.{home[name]}"), name)
+        if name in names:  # a folder, without an import of its own
+            return import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:

@@ -19,6 +19,7 @@ from skfedcal import (
     FedBiasTempCalibrator,
     FedBinCalibrator,
     FederatedCalibratedClassifier,
+    FedGaussianHead,
     FedHistogramCalibrator,
     FedMatrixCalibrator,
     FedMLPCalibrator,
@@ -49,7 +50,12 @@ CALIBRATORS = [
     FedTopBinCalibrator,
     FedVectorCalibrator,
 ]
-ESTIMATORS = [*CALIBRATORS, FederatedCalibratedClassifier, LogitTransformer]
+ESTIMATORS = [
+    *CALIBRATORS,
+    FederatedCalibratedClassifier,
+    FedGaussianHead,
+    LogitTransformer,
+]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,10 +15,12 @@ ROOMS = (
     ".datasets",
     ".evaluation",
     ".exceptions",
+    ".experiments",
     ".federation",
     ".metrics",
     ".plotting",
     ".privacy",
+    ".training",
 )
 
 pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="no docs in this copy")

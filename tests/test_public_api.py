@@ -14,9 +14,11 @@ LAZY = [
     "skfedcal",
     "skfedcal.data",
     "skfedcal.evaluation",
+    "skfedcal.experiments",
     "skfedcal.federation",
     "skfedcal.plotting",
     "skfedcal.privacy",
+    "skfedcal.training",
 ]
 EAGER = ["skfedcal.calibrators", "skfedcal.compose"]
 

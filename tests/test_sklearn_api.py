@@ -1,6 +1,7 @@
 """Contract with scikit-learn: common checks, parameters, routing, callbacks."""
 
 import pickle
+from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,7 @@ from skfedcal import (
     FedBinCalibrator,
     FederatedCalibratedClassifier,
     FederatedRunner,
+    FedGaussianHead,
     FedHistogramCalibrator,
     FedMatrixCalibrator,
     FedMLPCalibrator,
@@ -42,6 +44,7 @@ from skfedcal import (
 from skfedcal._sklearn_compat import HAS_CALLBACKS
 from skfedcal.calibrators._base import BaseCalibrator
 from skfedcal.exceptions import PrivacyWarning
+from skfedcal.training import FedAvgClassifier
 
 CROSS_FITTED = "fit_transform is cross-fitted, so it differs from fit().transform()"
 REFUSED = "sample_weight is refused under privacy: it would break a client's bound"
@@ -110,9 +113,20 @@ CHECKED = [
         calibrator=FedTempCalibrator(1.0, if_improves=False, random_state=0), cv=3
     ),
     FederatedCalibratedClassifier(cv="holdout", random_state=0),
+    FedGaussianHead(),
+    FedGaussianHead(method="qda"),
+    FedGaussianHead(method="sample", n_virtual=50, random_state=0),
+    FedGaussianHead(1.0, max_norm=10.0, random_state=0),
     LogitTransformer(LogisticRegression(), cv=None),
     LogitTransformer(RandomForestClassifier(5, random_state=0), cv=None),
     LogitTransformer(LogisticRegression()),
+]
+
+TRAINED = [
+    FedAvgClassifier(
+        module_params={"hidden": (16,)}, n_rounds=15, lr=0.5, random_state=0
+    ),
+    FedAvgClassifier("linear", n_rounds=2, eps=1.0, random_state=0),
 ]
 
 
@@ -146,6 +160,15 @@ def test_common_check(estimator, check):
     check(estimator)
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@parametrize_with_checks(TRAINED)
+def test_common_check_of_trainers(estimator, check):
+    check(estimator)
+
+
 def test_every_public_estimator_is_checked(public_estimators):
     assert {type(estimator) for estimator in CHECKED} == set(public_estimators)
 
@@ -157,6 +180,9 @@ def make_estimator(cls):
         return cls(privacy=CentralDP(eps=3.0), runner=runner, random_state=0)
     if cls is LogitTransformer:
         return LogitTransformer(LogisticRegression(C=0.5), cv=3)
+    if cls is FedGaussianHead:
+        privacy = CentralDP(eps=3.0)
+        return cls(privacy=privacy, max_norm=4.0, classes=range(3), random_state=0)
     return cls(LogisticRegression(C=0.5), FedBinCalibrator(n_bins=7), cv="holdout")
 
 

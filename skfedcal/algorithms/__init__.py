@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from skfedcal.algorithms._bias_private import BiasTemperaturePosterior
     from skfedcal.algorithms._binning import ClassHistograms
     from skfedcal.algorithms._class_residuals import ClassResiduals
+    from skfedcal.algorithms._class_statistics import ClassMoments
     from skfedcal.algorithms._ece_grid import EceGrid
     from skfedcal.algorithms._families import MatrixMap, OrderPreservingMap, VectorMap
     from skfedcal.algorithms._gap_parts import GapParts
@@ -44,6 +45,7 @@ __all__ = [
     "BlockSpec",
     "CellRows",
     "ClassHistograms",
+    "ClassMoments",
     "ClassResiduals",
     "EceGrid",
     "FederatedAlgorithm",
@@ -76,6 +78,7 @@ __getattr__, __dir__, _names = attach(
         "_bias_private": ["BiasTemperaturePosterior"],
         "_binning": ["ClassHistograms"],
         "_class_residuals": ["ClassResiduals"],
+        "_class_statistics": ["ClassMoments"],
         "_ece_grid": ["EceGrid"],
         "_families": ["MatrixMap", "OrderPreservingMap", "VectorMap"],
         "_gap_parts": ["GapParts"],

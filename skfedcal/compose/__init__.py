@@ -2,5 +2,6 @@
 
 from skfedcal.compose._classifier import FederatedCalibratedClassifier
 from skfedcal.compose._logits import LogitTransformer
+from skfedcal.compose._torch import TorchLogits
 
-__all__ = ["FederatedCalibratedClassifier", "LogitTransformer"]
+__all__ = ["FederatedCalibratedClassifier", "LogitTransformer", "TorchLogits"]

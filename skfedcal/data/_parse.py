@@ -25,7 +25,7 @@ class RawClients:
     from_arrays: bool = False
 
 
-def parse_clients(X, y=None, client_ids=None, sample_weight=None):
+def parse_clients(X, y=None, client_ids=None, sample_weight=None, *, what="logits"):
     """Sort out which of the accepted call forms was used.
 
     ======================================  =====================================
@@ -40,12 +40,12 @@ def parse_clients(X, y=None, client_ids=None, sample_weight=None):
 
     Two lists are read as clients when the entries of `y` are themselves sequences. `X`
     is never inspected for this, so nested Python lists of numbers with a flat `y` stay
-    a plain matrix.
+    a plain matrix. `what` says in messages what the rows of `X` are.
     """
     if y is None:
-        return _from_pairs(X, client_ids, sample_weight)
+        return _from_pairs(X, client_ids, sample_weight, what)
     if isinstance(y, (list, tuple)) and len(y) and all(_is_vector(v) for v in y):
-        return _from_two_lists(X, y, client_ids, sample_weight)
+        return _from_two_lists(X, y, client_ids, sample_weight, what)
     return _from_arrays(X, y, client_ids, sample_weight)
 
 
@@ -57,7 +57,7 @@ def _is_pair(value):
     return isinstance(value, (list, tuple)) and len(value) == 2 and _is_vector(value[1])
 
 
-def _from_pairs(clients, client_ids, sample_weight):
+def _from_pairs(clients, client_ids, sample_weight, what):
     if isinstance(clients, Mapping):
         names, pairs = list(clients.keys()), list(clients.values())
     elif isinstance(clients, (list, tuple)):
@@ -65,18 +65,18 @@ def _from_pairs(clients, client_ids, sample_weight):
     else:
         raise ValueError(
             "This estimator requires y to be passed, but the target y is None. "
-            "Only a list of (logits, labels) pairs may be given without y; got "
+            f"Only a list of ({what}, labels) pairs may be given without y; got "
             f"{type(clients).__name__}."
         )
     if not pairs:
-        raise ValueError("Found 0 clients; at least one (logits, labels) pair needed.")
+        raise ValueError(f"Found 0 clients; at least one ({what}, labels) pair needed.")
     if client_ids is not None:
         names = _check_names(client_ids, len(pairs))
     for name, pair in zip(names, pairs, strict=True):
         if not _is_pair(pair):
             hint = " Did you mean fit([(X, y)])?" if len(pairs) == 2 else ""
             raise ValueError(
-                f"Client {name!r} must be a (logits, labels) pair, got "
+                f"Client {name!r} must be a ({what}, labels) pair, got "
                 f"{type(pair).__name__}. If X holds samples, this estimator requires "
                 f"y to be passed, but the target y is None.{hint}"
             )
@@ -84,12 +84,12 @@ def _from_pairs(clients, client_ids, sample_weight):
     return RawClients(names, [p[0] for p in pairs], [p[1] for p in pairs], weights)
 
 
-def _from_two_lists(X, y, client_ids, sample_weight):
+def _from_two_lists(X, y, client_ids, sample_weight, what):
     if not isinstance(X, (list, tuple)) or len(X) != len(y):
         found = f"of length {len(X)}" if hasattr(X, "__len__") else "without a length"
         raise ValueError(
-            f"y is a list of {len(y)} clients, so X must be a list of {len(y)} logit "
-            f"arrays; got {type(X).__name__} {found}."
+            f"y is a list of {len(y)} clients, so X must be a list of {len(y)} "
+            f"arrays of {what}; got {type(X).__name__} {found}."
         )
     names = list(range(len(X)))
     if client_ids is not None:

@@ -118,7 +118,7 @@ class BlockCode:
         if self.spec.clip is not None:
             flat = clip_rows(flat, self.spec.clip, self.spec.norm, self.spec.groups)
         if self.n_limbs > 1:
-            return _to_limbs(flat)
+            return _to_limbs(flat)  # which overwrites it
         if self.step is None:
             whole = np.rint(np.clip(flat, -(2.0**53), 2.0**53))
             return whole.astype(np.int64)[:, None]
@@ -254,15 +254,22 @@ def _integer_norm(values: Integers, norm: str) -> Integers:
 def _to_limbs(values: Array) -> Integers:
     """Write reals as three 32-bit limbs of one sign, highest first.
 
-    Cutting toward zero is exact; only the last limb is rounded, to 2**-40.
+    Cutting toward zero is exact; only the last limb is rounded, to 2**-40. Overwrites
+    `values`.
     """
-    rest = np.clip(values, -_WIDE_LIMIT, _WIDE_LIMIT)
-    out = np.empty((len(values), len(_LIMB_SCALES), values.shape[1]), dtype=np.int64)
+    rest = np.clip(values, -_WIDE_LIMIT, _WIDE_LIMIT, out=values)
+    out = np.zeros((len(values), len(_LIMB_SCALES), values.shape[1]), dtype=np.int64)
+    largest = max(rest.max(initial=0.0), -rest.min(initial=0.0))
+    # In place: fresh arrays of the size of a model would take most of the time.
+    part = np.empty_like(rest)
     for i, scale in enumerate(_LIMB_SCALES):
         last = i == len(_LIMB_SCALES) - 1
-        limb = np.rint(rest / scale) if last else np.trunc(rest / scale)
-        rest = rest - limb * scale
-        out[:, i] = limb
+        if largest < scale and not last:
+            continue
+        np.multiply(rest, 1 / scale, out=part)  # exact: a power of two
+        out[:, i] = np.rint(part, out=part) if last else np.trunc(part, out=part)
+        part *= scale
+        rest -= part
     return out
 
 

@@ -6,9 +6,9 @@ import argparse
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from skfedcal._table import text_table
 from skfedcal.cli._command import SEED_WARNING, Command, add_seed_option
 from skfedcal.cli._console import Console
-from skfedcal.cli._table import text_table
 
 if TYPE_CHECKING:
     from skfedcal.cli.demo._experiment import DemoResult, Outcome

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from skfedcal._table import text_pairs
 from skfedcal.cli._command import (
     SEED_WARNING,
     Command,
@@ -19,7 +20,6 @@ from skfedcal.cli._command import (
 from skfedcal.cli._console import Console
 from skfedcal.cli._files import check_input, check_output
 from skfedcal.cli._methods import METHODS, method_options
-from skfedcal.cli._table import text_pairs
 
 DESCRIPTION = """\
 Fit a calibrator on the clients in FILE and write it as JSON.

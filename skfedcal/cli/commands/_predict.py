@@ -6,11 +6,11 @@ import argparse
 from typing import Any
 
 from skfedcal._files import write_whole
+from skfedcal._table import text_pairs
 from skfedcal.cli._command import Command
 from skfedcal.cli._console import Console
 from skfedcal.cli._files import check_input, check_output
 from skfedcal.cli._scores import Scores, read_scores
-from skfedcal.cli._table import text_pairs
 
 DESCRIPTION = """\
 Apply a fitted calibrator to the logits in FILE and write the probabilities.

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return aligned columns, the first to the left and the others to the right.
+def text_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], n_left: int = 1
+) -> str:
+    """Return aligned columns, the first `n_left` to the left, others to the right.
 
     Examples
     --------
@@ -17,7 +19,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
-    return "\n".join(_line(cells, widths) for cells in lines)
+    return "\n".join(_line(cells, widths, n_left) for cells in lines)
 
 
 def text_pairs(pairs: Sequence[tuple[str, str]]) -> str:
@@ -26,7 +28,9 @@ def text_pairs(pairs: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first = cells[0].ljust(widths[0])
-    rest = [c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True)]
-    return "  ".join([first, *rest]).rstrip()
+def _line(cells: Sequence[str], widths: Sequence[int], n_left: int) -> str:
+    placed = [
+        cell.ljust(width) if i < n_left else cell.rjust(width)
+        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return "  ".join(placed).rstrip()

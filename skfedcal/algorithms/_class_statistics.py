@@ -1,0 +1,276 @@
+"""Counts, sums and second moments of features by class, exact under any partition.
+
+Floating-point sums depend on the order of their terms, and so on which client holds
+which row. Here every feature is cut into three whole numbers of 17 bits; products of
+these add up without rounding in any order, also inside BLAS, so that clients may be
+merged or split and no bit of the result changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import sqrt
+
+import numpy as np
+
+from skfedcal.algorithms._base import Array, Arrays, BlockSpec, CellRows, Rows, Sums
+from skfedcal.data._dataset import FederatedDataset
+
+N_PARTS = 3
+_BITS = 17
+
+# What a unit of each part is worth, in sums of features and of their products: those
+# of first parts, of first and second ones, and of the rest.
+_SCALES_FIRST = tuple(2.0 ** (-_BITS * (i + 1)) for i in range(N_PARTS))
+_SCALES_SECOND = tuple(2.0 ** (-_BITS * (i + 2)) for i in range(N_PARTS))
+
+# Binary exponents of the largest feature that a client may report.
+_EXPONENTS = 1024
+_LOWEST = -512
+
+
+@dataclass(frozen=True, slots=True)
+class MomentState:
+    """Sums over all clients, of features divided by `scale`.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (n_classes,)
+        Rows of each class.
+    first : ndarray of shape (n_classes, n_features)
+        Sums of features.
+    second : ndarray of shape (n_pairs,) or (n_classes, n_pairs)
+        Sums of products of two features, upper triangles row after row.
+    scale : float
+        Unit of features; 0 before it is known.
+    variance : float
+        Of the noise in counts, sums and, with off-diagonal products times sqrt(2),
+        products.
+    rounds : int
+        Rounds that are done.
+    """
+
+    counts: Array
+    first: Array
+    second: Array
+    scale: float
+    variance: float = 0.0
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMoments:
+    """Add up rows, features and products of two features, by class.
+
+    Parameters
+    ----------
+    n_features : int
+        Number of features.
+    pooled : bool, default=True
+        Add up products over all classes, or for each class.
+    max_norm : float, default=None
+        Public bound on the length of a row; longer ones are shortened to it. None asks
+        for the largest feature in a first round.
+    clip : float, default=None
+        L2 bound on all that a client sends, in units of rows: counts, sums of
+        ``row / max_norm`` and sums of its products. Needs `max_norm`.
+    n_rounds : int, default=2
+        Rounds; those after the scale is known add up.
+    """
+
+    n_features: int
+    pooled: bool = True
+    max_norm: float | None = None
+    clip: float | None = None
+    n_rounds: int = 2
+
+    def init(self, n_classes: int) -> MomentState:
+        pairs = n_pairs(self.n_features)
+        return MomentState(
+            np.zeros(n_classes),
+            np.zeros((n_classes, self.n_features)),
+            np.zeros(pairs if self.pooled else (n_classes, pairs)),
+            scale=self.max_norm or 0.0,
+        )
+
+    def broadcast(self, state: MomentState) -> Arrays:
+        return {
+            "n_classes": np.asarray(len(state.counts)),
+            "scale": np.asarray(state.scale),
+        }
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        if not broadcast["scale"]:
+            return {"range": BlockSpec((_EXPONENTS,), kind="count")}
+        n_classes, size = int(broadcast["n_classes"]), self.n_features
+        second = self._second_shape(n_classes)
+        if self.clip is not None:
+            total = n_classes * (1 + size) + int(np.prod(second))
+            return {"moments": BlockSpec((total,), clip=self.clip)}
+        return {
+            "counts": BlockSpec((n_classes,), kind="count"),
+            "first": BlockSpec((N_PARTS, n_classes, size), kind="count"),
+            "second": BlockSpec((N_PARTS, *second), kind="count"),
+        }
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:
+        scale = float(broadcast["scale"])
+        if not scale:
+            return {"range": _exponents(clients)}
+        n_classes = int(broadcast["n_classes"])
+        second = self._second_shape(n_classes)
+        out = {
+            "counts": np.zeros((len(clients), n_classes), np.int64),
+            "first": np.zeros(
+                (len(clients), N_PARTS, n_classes, self.n_features), np.int64
+            ),
+            "second": np.zeros((len(clients), N_PARTS, *second), np.int64),
+        }
+        for block in clients.blocks():
+            unit = scaled_rows(block.rows, scale, self.max_norm is not None)
+            parts, first = cut(unit), block.clients.start
+            for i, (start, stop) in enumerate(
+                zip(block.offsets[:-1], block.offsets[1:], strict=True), first
+            ):
+                own = [part[start:stop] for part in parts]
+                self._add(out, i, own, block.labels[start:stop])
+        return {"moments": _vectors(out)} if self.clip is not None else out
+
+    def update(self, state: MomentState, total: Sums, n_clients: int) -> MomentState:
+        if "range" in total:
+            top = int(np.flatnonzero(total["range"]).max(initial=0))
+            return replace(state, scale=2.0 ** (top + _LOWEST), rounds=state.rounds + 1)
+        if "moments" in total:
+            counts, first, second = _split(total["moments"], state)
+        else:
+            counts = total["counts"]
+            first = joined(total["first"], _SCALES_FIRST)
+            second = joined(total["second"], _SCALES_SECOND)
+        return replace(
+            state,
+            counts=state.counts + counts,
+            first=state.first + first,
+            second=state.second + second,
+            variance=state.variance + total.noise.get("moments", 0.0) ** 2,
+            rounds=state.rounds + 1,
+        )
+
+    def done(self, state: MomentState) -> bool:
+        return False
+
+    def _second_shape(self, n_classes: int) -> tuple[int, ...]:
+        pairs = n_pairs(self.n_features)
+        return (pairs,) if self.pooled else (n_classes, pairs)
+
+    def _add(
+        self, out: dict[str, Array], i: int, parts: list[Array], labels: Array
+    ) -> None:
+        """Add rows of client `i`, cut into parts, to its sums."""
+        present = labels == np.arange(out["counts"].shape[1])[:, None]
+        out["counts"][i] += present.sum(axis=1)
+        for k, part in enumerate(parts):
+            out["first"][i, k] += (present.astype(np.float64) @ part).astype(np.int64)
+        if self.pooled:
+            out["second"][i] += products(parts)
+            return
+        for c in np.flatnonzero(present.any(axis=1)):
+            out["second"][i, :, c] += products([p[present[c]] for p in parts])
+
+
+def n_pairs(n_features: int) -> int:
+    """Entries of a symmetric matrix."""
+    return n_features * (n_features + 1) // 2
+
+
+def scaled_rows(rows: Array, scale: float, shorten: bool) -> Array:
+    """Rows divided by `scale`, of norm at most 1 where they are to be shortened."""
+    rows = rows.astype(np.float64)
+    with np.errstate(over="ignore"):  # infinitely long is long
+        unit = rows / scale
+    if shorten:
+        # The largest entry is taken out first: squares of 1e200 are out of range.
+        top = np.abs(rows).max(axis=1, initial=0.0)
+        ratio = rows / np.where(top > 0, top, 1.0)[:, None]
+        length = np.sqrt(np.einsum("ij,ij->i", ratio, ratio))
+        with np.errstate(over="ignore"):
+            long = np.flatnonzero(top / scale * length > 1)
+        unit[long] = ratio[long] / length[long, None]
+    return np.clip(unit, -1.0, 1.0, out=unit)
+
+
+def cut(unit: Array) -> list[Array]:
+    """Whole numbers a, b, c with ``2**17 unit = a + 2**-17 b + 2**-34 c``.
+
+    The last one is rounded. All are floats, which BLAS adds up exactly.
+    """
+    rest, parts = unit * 2.0**_BITS, []
+    for _ in range(N_PARTS):
+        part = np.rint(rest)
+        parts.append(part)
+        rest = (rest - part) * 2.0**_BITS
+    return parts
+
+
+def products(parts: list[Array]) -> Array:
+    """Sums of products of rows, of shape (n_parts, n_pairs), in whole numbers.
+
+    Products below 2**-51 of the unit are left out.
+    """
+    a, b, c = parts
+    ab, ac = a.T @ b, a.T @ c
+    upper = _upper(a.shape[1])
+    sums = (a.T @ a, ab + ab.T, b.T @ b + ac + ac.T)
+    return np.array([s.ravel()[upper] for s in sums]).astype(np.int64)
+
+
+@lru_cache(maxsize=8)
+def _upper(size: int) -> Array:
+    """Places of the upper triangle in a flat matrix."""
+    return np.flatnonzero(np.triu(np.ones((size, size), dtype=bool)))
+
+
+def joined(parts: Array, scales: tuple[float, ...]) -> Array:
+    """Value of sums of parts; small ones first, so that little is rounded away."""
+    a, b, c = (part * scale for part, scale in zip(parts, scales, strict=True))
+    return a + (b + c)
+
+
+def packing(n_features: int) -> Array:
+    """Factors that make the length of an upper triangle that of the matrix."""
+    row, column = np.triu_indices(n_features)
+    return np.where(row == column, 1.0, sqrt(2.0))
+
+
+def _vectors(sums: dict[str, Array]) -> Array:
+    """One vector per client whose length is the true one of its sums."""
+    n_clients = len(sums["counts"])
+    first = joined(np.moveaxis(sums["first"], 1, 0), _SCALES_FIRST)
+    second = joined(np.moveaxis(sums["second"], 1, 0), _SCALES_SECOND)
+    second *= packing(first.shape[-1])
+    values = [sums["counts"].astype(np.float64), first, second]
+    return np.concatenate([v.reshape(n_clients, -1) for v in values], axis=1)
+
+
+def _split(vector: Array, state: MomentState) -> tuple[Array, Array, Array]:
+    """Counts, sums and products of one vector."""
+    n_classes, n_features = state.first.shape
+    ends = np.cumsum([n_classes, n_classes * n_features])
+    counts, first, second = np.split(vector, ends)
+    second = second.reshape(state.second.shape) / packing(n_features)
+    return counts, first.reshape(state.first.shape), second
+
+
+def _exponents(clients: FederatedDataset) -> CellRows:
+    """Binary exponent of the largest feature of each client that has rows."""
+    largest = np.zeros(len(clients))
+    for block in clients.blocks():
+        top = np.abs(block.rows).max(axis=1, initial=0.0).astype(np.float64)
+        owner = np.repeat(
+            np.arange(block.clients.start, block.clients.stop), np.diff(block.offsets)
+        )
+        np.maximum.at(largest, owner, top)
+    filled = np.flatnonzero(clients.sizes)
+    exponents = np.where(largest > 0, np.frexp(largest)[1], _LOWEST)[filled]
+    cells = np.clip(exponents - _LOWEST, 0, _EXPONENTS - 1).astype(np.int64)
+    return CellRows(filled, cells, len(clients), (_EXPONENTS,))

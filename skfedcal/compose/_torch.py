@@ -1,0 +1,189 @@
+"""A trained torch module as a pipeline step that outputs logits."""
+
+from copy import deepcopy
+from math import prod
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import column_or_1d
+from sklearn.utils.validation import check_is_fitted
+
+from skfedcal import _logits
+from skfedcal._sklearn_compat import HasMethods, fit_context
+from skfedcal.data._features import check_features
+from skfedcal.training._build import takes_tokens
+from skfedcal.training._run_module import module_logits
+from skfedcal.training._torch import import_torch
+
+
+class TorchLogits(TransformerMixin, BaseEstimator):
+    """Turn rows into the logits of a trained torch module.
+
+    Nothing is trained. Needs torch: ``pip install "skfedcal[torch]"``.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Maps rows to one logit per class, or to one column of log-odds. It is copied and
+        used in evaluation mode.
+    classes : array-like of shape (n_classes,), default=None
+        Labels of the columns, in column order; None numbers them.
+    input_shape : tuple of int, default=None
+        Shape of one row for the module, where X holds flat rows: ``(1, 28, 28)``. None
+        leaves rows as they are; X may have more than two axes.
+    device : str, default='cpu'
+        Where torch computes.
+
+    Attributes
+    ----------
+    module_ : torch.nn.Module
+        The copy in use.
+    classes_ : ndarray of shape (n_classes,)
+        Labels of the columns.
+    n_features_in_ : int
+        Length of the second axis of X.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if they have any.
+
+    See Also
+    --------
+    LogitTransformer : The same for classifiers of scikit-learn.
+    skfedcal.training.FedAvgClassifier : Trains a module on clients.
+
+    Notes
+    -----
+    Rows are given to the module in the type of its parameters, or as int64 if it has an
+    ``nn.Embedding``. Log-odds d become ``(-d/2, d/2)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from skfedcal import FedTempCalibrator
+    >>> from skfedcal.compose import TorchLogits
+    >>> from skfedcal.training import FedAvgClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> net = FedAvgClassifier("linear", n_rounds=10, random_state=0).fit(X, y).module_
+    >>> pipe = make_pipeline(TorchLogits(net), FedTempCalibrator())
+    >>> pipe.fit(X, y, fedtempcalibrator__client_ids=np.arange(150) % 10)[-1].n_clients_
+    10
+    """
+
+    _parameter_constraints = {
+        "module": [HasMethods(["parameters", "eval"])],
+        "classes": ["array-like", None],
+        "input_shape": [tuple, list, None],
+        "device": [str],
+    }
+    _doc_link_module = "skfedcal"
+
+    def __init__(self, module, *, classes=None, input_shape=None, device="cpu"):
+        self.module = module
+        self.classes = classes
+        self.input_shape = input_shape
+        self.device = device
+
+    @fit_context()
+    def fit(self, X, y=None):
+        """Copy the module and see what it makes of a row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows.
+        y : ignored
+            Not used.
+
+        Returns
+        -------
+        self : object
+            Fitted transformer.
+        """
+        import_torch()
+        rows = check_features(self, X, reset=True, allow_nd=True, dtype="numeric")
+        self.module_ = deepcopy(self.module).to(self.device).eval()
+        n_classes = self._logits(rows[:1]).shape[1]
+        if self.classes is None:
+            self.classes_ = np.arange(n_classes)
+            return self
+        self.classes_ = column_or_1d(np.asarray(self.classes))
+        if len(np.unique(self.classes_)) != n_classes:
+            raise ValueError(
+                f"The module has {n_classes} columns; `classes` must hold as many "
+                f"labels, each once; got {self.classes_.tolist()}."
+            )
+        return self
+
+    def transform(self, X):
+        """Logits of the module.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows of the shape given to `fit`.
+
+        Returns
+        -------
+        logits : ndarray of shape (n_samples, n_classes)
+            One column per entry of `classes_`, in the type of the module.
+        """
+        check_is_fitted(self)
+        rows = check_features(self, X, reset=False, allow_nd=True, dtype="numeric")
+        return self._logits(rows)
+
+    def get_feature_names_out(self, input_features=None):
+        """Names of the columns, ``logit_<class>``.
+
+        Parameters
+        ----------
+        input_features : array-like of str, default=None
+            Not used.
+
+        Returns
+        -------
+        names : ndarray of str objects
+            One name per class.
+        """
+        check_is_fitted(self)
+        return np.asarray([f"logit_{label}" for label in self.classes_], dtype=object)
+
+    def _logits(self, rows):
+        shape = rows.shape[1:] if self.input_shape is None else tuple(self.input_shape)
+        if prod(shape) != prod(rows.shape[1:]):
+            raise ValueError(
+                f"input_shape={self.input_shape!r} has {prod(shape)} numbers, a row of "
+                f"X has {prod(rows.shape[1:])}."
+            )
+        rows = np.ascontiguousarray(
+            rows.reshape(len(rows), *shape), dtype=_row_type(self.module_, rows)
+        )
+        logits = module_logits(self.module_, rows, self.device)
+        if logits.size == len(rows):
+            return _logits.as_two_columns(logits.reshape(-1, 1))
+        if logits.ndim != 2:
+            raise ValueError(
+                f"{type(self.module_).__name__} gives an output of shape "
+                f"{logits.shape} for {len(rows)} rows; one row of logits each is needed"
+                "."
+            )
+        return logits
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+
+def _row_type(module, rows):
+    """Type of the parameters; that of the rows where there are none."""
+    if takes_tokens(module):
+        return np.int64
+    torch = import_torch()
+    for param in module.parameters():
+        if param.dtype == torch.float64:
+            return np.float64
+        if param.dtype.is_floating_point:
+            return np.float32
+    return rows.dtype if rows.dtype.kind == "f" else np.float32

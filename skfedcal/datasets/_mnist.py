@@ -1,0 +1,241 @@
+"""MNIST and the data sets that share its file format."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal.datasets.formats._download import fetch_with_torchvision
+from skfedcal.datasets.formats._idx import read_labelled
+from skfedcal.datasets.formats._layout import (
+    Home,
+    Layout,
+    check_choice,
+    deliver,
+    parts_of,
+    scaled,
+)
+
+__all__ = ["load_emnist", "load_mnist"]
+
+SPLITS = ("train", "test", "all")
+PREFIXES = {"train": "train", "test": "t10k"}
+
+# Folder of each variant in torchvision's layout, which is the name of its class.
+FOLDERS = {"mnist": "MNIST", "fashion": "FashionMNIST", "kuzushiji": "KMNIST"}
+DIGITS = tuple(string.digits)
+NAMES = {
+    "mnist": DIGITS,
+    "fashion": (
+        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+    ),
+    "kuzushiji": ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"),
+}
+
+# Capital and small letters of these look alike and are one class when merged.
+_MERGED = frozenset("cijklmopsuvwxyz")
+_BYCLASS = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_BYMERGE = tuple(c for c in _BYCLASS if c not in _MERGED)
+EMNIST = {
+    "balanced": _BYMERGE,
+    "byclass": tuple(_BYCLASS),
+    "bymerge": _BYMERGE,
+    "digits": DIGITS,
+    "letters": ("N/A", *string.ascii_lowercase),
+    "mnist": DIGITS,
+}
+
+
+def load_mnist(
+    data_home: Home,
+    *,
+    split: str = "train",
+    variant: str = "mnist",
+    dtype: str = "uint8",
+    download: bool = False,
+    return_X_y: bool = False,
+) -> Any:
+    """Read MNIST, Fashion-MNIST or Kuzushiji-MNIST from its idx files.
+
+    Parameters
+    ----------
+    data_home : str or path-like
+        Folder with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``,
+        ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, as they are or with
+        ``.gz``; or the folder that torchvision was given as root, which has them in
+        ``MNIST/raw`` (``FashionMNIST/raw``, ``KMNIST/raw``).
+    split : {"train", "test", "all"}, default="train"
+        Rows to return; "all" is "train" and then "test".
+    variant : {"mnist", "fashion", "kuzushiji"}, default="mnist"
+        Which of the data sets.
+    dtype : {"uint8", "float32"}, default="uint8"
+        Pixels from 0 to 255 as in the file, or divided by 255.
+    download : bool, default=False
+        Fetch files that are missing, through torchvision; needs the extra ``vision``.
+    return_X_y : bool, default=False
+        Return ``(data, target)`` in place of a Bunch.
+
+    Returns
+    -------
+    mnist : :class:`~sklearn.utils.Bunch`
+        With these entries:
+
+        data : ndarray of shape (n, 28, 28)
+            Grey images, rows of pixels from top to bottom.
+        target : ndarray of shape (n,)
+            Labels from 0 to 9, int64.
+        target_names : list of str
+            Name of each label.
+
+    See Also
+    --------
+    load_emnist : Letters in the same format.
+    skfedcal.DirichletPartitioner : Clients from rows that have none.
+
+    Examples
+    --------
+    >>> import os, struct, tempfile
+    >>> from skfedcal.datasets import load_mnist
+    >>> with tempfile.TemporaryDirectory() as home:
+    ...     for name, sides in ("images-idx3", (2, 28, 28)), ("labels-idx1", (2,)):
+    ...         with open(os.path.join(home, f"train-{name}-ubyte"), "wb") as file:
+    ...             head = struct.pack(f">{len(sides) + 1}I", 2048 + len(sides), *sides)
+    ...             _ = file.write(head + bytes(2 * 784 if sides[1:] else [7, 3]))
+    ...     X, y = load_mnist(home, return_X_y=True)
+    >>> X.shape, y
+    ((2, 28, 28), array([7, 3]))
+    """
+    check_choice("split", split, SPLITS)
+    folder = FOLDERS[check_choice("variant", variant, tuple(FOLDERS))]
+    layout = Layout(
+        folder,
+        (f"{folder}/raw", folder, "raw", ""),
+        "Pass the folder that holds the idx files, or download=True.",
+    )
+    fetch = partial(fetch_with_torchvision, folder) if download else None
+    prefixes = [PREFIXES[part] for part in parts_of(split)]
+    X, y = _read(layout, data_home, prefixes, fetch, n_classes=10)
+    names = list(NAMES[variant])
+    return deliver(scaled(X, dtype), y, return_X_y, target_names=names)
+
+
+def load_emnist(
+    data_home: Home,
+    *,
+    split: str = "train",
+    variant: str = "balanced",
+    upright: bool = True,
+    dtype: str = "uint8",
+    download: bool = False,
+    return_X_y: bool = False,
+) -> Any:
+    """Read EMNIST, handwritten digits and letters, from its idx files.
+
+    Parameters
+    ----------
+    data_home : str or path-like
+        Folder with ``emnist-<variant>-train-images-idx3-ubyte`` and the like, as they
+        are or with ``.gz``; or the folder that torchvision was given as root, which has
+        them in ``EMNIST/raw``.
+    split : {"train", "test", "all"}, default="train"
+        Rows to return; "all" is "train" and then "test".
+    variant : {"balanced", "byclass", "bymerge", "digits", "letters", "mnist"}, \
+default="balanced"
+        Which selection of classes; torchvision calls this the split.
+    upright : bool, default=True
+        The files hold each image mirrored at its diagonal. True turns it, so that it
+        looks as those of MNIST do; False returns what is in the file, as torchvision
+        does.
+    dtype : {"uint8", "float32"}, default="uint8"
+        Pixels from 0 to 255 as in the file, or divided by 255.
+    download : bool, default=False
+        Fetch files that are missing, through torchvision; needs the extra ``vision``.
+    return_X_y : bool, default=False
+        Return ``(data, target)`` in place of a Bunch.
+
+    Returns
+    -------
+    emnist : :class:`~sklearn.utils.Bunch`
+        With these entries:
+
+        data : ndarray of shape (n, 28, 28)
+            Grey images.
+        target : ndarray of shape (n,)
+            Labels, int64: from 0 on, but from 1 to 26 for "letters".
+        target_names : list of str
+            Name of each label; that of label 0 of "letters" is "N/A".
+
+    See Also
+    --------
+    load_femnist : The same images by writer.
+    load_mnist : Digits.
+
+    Examples
+    --------
+    >>> import os, struct, tempfile
+    >>> from skfedcal.datasets import load_emnist
+    >>> with tempfile.TemporaryDirectory() as home:
+    ...     for name, sides in ("images-idx3", (2, 28, 28)), ("labels-idx1", (2,)):
+    ...         path = os.path.join(home, f"emnist-letters-test-{name}-ubyte")
+    ...         with open(path, "wb") as file:
+    ...             head = struct.pack(f">{len(sides) + 1}I", 2048 + len(sides), *sides)
+    ...             _ = file.write(head + bytes(2 * 784 if sides[1:] else [1, 26]))
+    ...     emnist = load_emnist(home, split="test", variant="letters")
+    >>> [emnist.target_names[label] for label in emnist.target]
+    ['a', 'z']
+    """
+    check_choice("split", split, SPLITS)
+    names = EMNIST[check_choice("variant", variant, tuple(EMNIST))]
+    layout = Layout(
+        "EMNIST",
+        ("EMNIST/raw", "EMNIST", "raw", "gzip", ""),
+        "Pass the folder that holds the idx files, or download=True.",
+    )
+    fetch = None
+    if download:
+        fetch = partial(fetch_with_torchvision, "EMNIST", split=variant)
+    prefixes = [f"emnist-{variant}-{part}" for part in parts_of(split)]
+    first = int(variant == "letters")
+    X, y = _read(layout, data_home, prefixes, fetch, len(names), first)
+    if upright:
+        X = np.ascontiguousarray(X.transpose(0, 2, 1))
+    return deliver(scaled(X, dtype), y, return_X_y, target_names=list(names))
+
+
+def _read(
+    layout: Layout,
+    home: Home,
+    prefixes: Sequence[str],
+    fetch: Callable[[Path], None] | None,
+    n_classes: int,
+    first: int = 0,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Images and labels of all parts, one after the other."""
+    kinds = (("images", 3), ("labels", 1))
+    wanted = [_names(prefix, *kind) for prefix in prefixes for kind in kinds]
+    paths = iter(layout.require(home, wanted, fetch))
+    parts = [
+        read_labelled(images, labels, n_classes, first)
+        for images, labels in zip(paths, paths, strict=True)
+    ]
+    shapes = {images.shape[1:] for images, _ in parts}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"{layout.title} in {home}: expected images of one shape, found "
+            f"{sorted(shapes)}."
+        )
+    X = np.concatenate([images for images, _ in parts])
+    return X, np.concatenate([labels for _, labels in parts])
+
+
+def _names(prefix: str, kind: str, axes: int) -> tuple[str, ...]:
+    """File names in use; some copies have a dot before "idx"."""
+    stems = [f"{prefix}-{kind}{mark}idx{axes}-ubyte" for mark in "-."]
+    return tuple(f"{stem}{end}" for stem in stems for end in ("", ".gz"))

@@ -1,0 +1,169 @@
+"""What the readers share: where files lie, which rows are wanted, what comes back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import Bunch
+
+from skfedcal.data._partition import rows_by_client
+
+Array = NDArray[Any]
+Home = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the files of a data set lie below `data_home`.
+
+    Parameters
+    ----------
+    title : str
+        Name of the data set, for messages.
+    folders : tuple of str
+        Folders below `data_home` that are searched, in this order.
+    advice : str
+        Where the files come from, for the message that they are missing.
+    of_folders : bool, default=False
+        Whether folders are looked for in place of files.
+    """
+
+    title: str
+    folders: tuple[str, ...]
+    advice: str
+    of_folders: bool = False
+
+    def find(self, home: Home, names: Sequence[str]) -> Path | None:
+        """Return the first file (or folder) of these names that exists."""
+        root = Path(home).expanduser()
+        exists = Path.is_dir if self.of_folders else Path.is_file
+        places = (root / folder / name for folder in self.folders for name in names)
+        return next((place for place in places if exists(place)), None)
+
+    def require(
+        self,
+        home: Home,
+        wanted: Sequence[Sequence[str]],
+        fetch: Callable[[Path], None] | None = None,
+    ) -> list[Path]:
+        """Return the path of each thing wanted; `fetch` is called if one is missing."""
+        found = [self.find(home, names) for names in wanted]
+        if fetch is not None and None in found:
+            fetch(Path(home).expanduser())
+            found = [self.find(home, names) for names in wanted]
+        for names, path in zip(wanted, found, strict=True):
+            if path is None:
+                raise FileNotFoundError(self._missing(home, names))
+        return [path for path in found if path is not None]
+
+    def _missing(self, home: Home, names: Sequence[str]) -> str:
+        root = Path(home).expanduser()
+        if not root.is_dir():
+            return f"{self.title}: data_home={str(root)!r} is no folder. {self.advice}"
+        places = ", ".join(str(root / folder) for folder in self.folders)
+        return (
+            f"{self.title}: found no {' or '.join(names)} in any of {places}. "
+            f"{self.advice}"
+        )
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Return `value` if it is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}.")
+    return str(value)
+
+
+def parts_of(split: str, *, test: str = "test") -> tuple[str, ...]:
+    """Name the parts that a split is made of, in order."""
+    return ("train", test) if split == "all" else (split,)
+
+
+def scaled(images: Array, dtype: str) -> Array:
+    """Images as they are ("uint8"), or from 0 to 1 ("float32")."""
+    if check_choice("dtype", dtype, ("uint8", "float32")) == "uint8":
+        return images
+    return np.divide(images, 255, dtype=np.float32)
+
+
+def check_labels(
+    labels: Any, n_classes: int, path: Path | str, first: int = 0
+) -> Array:
+    """Return labels as int64 after a look at their kind and range."""
+    try:
+        labels = np.asarray(labels)
+    except ValueError:  # lists of several lengths
+        labels = np.empty((0, 0), dtype=object)
+    if labels.ndim != 1 or (labels.size and labels.dtype.kind not in "iu"):
+        raise ValueError(
+            f"{path}: expected a row of whole numbers as labels, found {labels.dtype} "
+            f"of shape {labels.shape}."
+        )
+    labels = labels.astype(np.int64)
+    wrong = np.flatnonzero((labels < first) | (labels >= n_classes))
+    if wrong.size:
+        raise ValueError(
+            f"{path}: row {wrong[0]} has the label {labels[wrong[0]]}, expected "
+            f"{first} to {n_classes - 1}. The file is damaged or of another data set."
+        )
+    return labels
+
+
+def check_lengths(n_rows: int, n_labels: int, images: Path, labels: Path) -> None:
+    """Refuse files that do not belong together."""
+    if n_rows != n_labels:
+        raise ValueError(
+            f"{images} holds {n_rows} images but {labels} holds {n_labels} labels."
+        )
+
+
+def deliver(X: Array, y: Array, return_X_y: bool, **entries: Any) -> Any:
+    """Rows as a pair or as a Bunch."""
+    return (X, y) if return_X_y else Bunch(data=X, target=y, **entries)
+
+
+def deliver_clients(
+    X: Array,
+    y: Array,
+    client_ids: Array,
+    client_names: Sequence[str],
+    *,
+    return_X_y: bool,
+    as_clients: bool,
+    **entries: Any,
+) -> Any:
+    """Rows with natural clients as a pair, a Bunch or clients by name."""
+    if return_X_y and as_clients:
+        raise ValueError(
+            "return_X_y=True and as_clients=True exclude each other; pass one of them."
+        )
+    if return_X_y:
+        return X, y
+    pairs = rows_by_client(client_ids, len(client_names), X, y)
+    if as_clients:
+        return dict(zip(client_names, pairs, strict=True))
+    return Bunch(
+        data=X,
+        target=y,
+        clients=pairs,
+        client_ids=client_ids,
+        client_names=np.array(list(client_names), dtype=np.str_),
+        **entries,
+    )
+
+
+def nonempty_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield lines with their numbers, from 1 on."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected text, found other bytes: {error}") from None
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            yield number, line.strip()

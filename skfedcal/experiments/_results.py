@@ -1,0 +1,189 @@
+"""Measured values by row, as text, Markdown and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isnan, nan, sqrt
+from typing import Any
+
+from skfedcal._table import text_table
+
+Run = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTable:
+    """Results of an experiment: one run per row and seed, shown as means over seeds.
+
+    Parameters
+    ----------
+    title : str
+        What was measured.
+    keys : sequence of str
+        Columns that name a row, such as the method.
+    values : dict of str to str
+        Measured columns and the format of each, such as ``{"accuracy": ".1%"}``. A
+        percent sign shows a hundred times the value.
+    runs : list of dict
+        All columns of each run, and its `seed`. None or nan is a value that there is
+        not.
+    settings : dict, default={}
+        What all runs share.
+
+    Examples
+    --------
+    >>> from skfedcal.experiments import ResultTable
+    >>> runs = [
+    ...     {"method": "a", "seed": 0, "accuracy": 0.5},
+    ...     {"method": "a", "seed": 1, "accuracy": 0.7},
+    ...     {"method": "b", "seed": 0, "accuracy": 0.9},
+    ... ]
+    >>> print(ResultTable("two methods", ["method"], {"accuracy": ".1%"}, runs))
+    two methods
+    method      accuracy %
+    ------  --------------
+    a       60.0 (sd 14.1)
+    b                 90.0
+    """
+
+    title: str
+    keys: Sequence[str]
+    values: Mapping[str, str]
+    runs: Sequence[Run]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict per row: keys, means over seeds, ``sd_`` of each and ``n_runs``.
+
+        The deviation is that of single runs (divisor n - 1), nan for one.
+        """
+        return [
+            {**dict(zip(self.keys, name, strict=True)), **self._summary(runs)}
+            for name, runs in self._groups().items()
+        ]
+
+    def pivot(self, column: str, value: str) -> ResultTable:
+        """Return a table with one column per entry of a key, as papers print them.
+
+        Parameters
+        ----------
+        column : str
+            One of `keys`, whose entries become columns.
+        value : str
+            The one of `values` that these show.
+
+        Returns
+        -------
+        ResultTable
+        """
+        entries = list(dict.fromkeys(run[column] for run in self.runs))
+        names = {entry: f"{column}={entry}" for entry in entries}
+        keys = [key for key in self.keys if key != column]
+        merged: dict[tuple, dict[str, Any]] = {}
+        for run in self.runs:
+            kept = {key: run[key] for key in (*keys, "seed")}
+            row = merged.setdefault(tuple(kept.values()), kept)
+            row[names[run[column]]] = run[value]
+        return ResultTable(
+            f"{self.title}: {value}",
+            keys,
+            dict.fromkeys(names.values(), self.values[value]),
+            list(merged.values()),
+            self.settings,
+        )
+
+    def to_text(self) -> str:
+        """Return the title and aligned columns."""
+        table = text_table(self._header(), self._cells(), n_left=len(self.keys))
+        return f"{self.title}\n{table}"
+
+    def to_markdown(self) -> str:
+        """Return a table in Markdown."""
+        header = self._header()
+        rule = ["---"] * len(self.keys) + ["--:"] * len(self.values)
+        lines = [header, rule, *self._cells()]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+    def to_json(self) -> str:
+        """Return title, settings and all runs; a value that there is not is null."""
+        record = {
+            "title": self.title,
+            "settings": _plain(self.settings),
+            "keys": list(self.keys),
+            "values": list(self.values),
+            "runs": [_plain(run) for run in self.runs],
+        }
+        return json.dumps(record, indent=1, allow_nan=False)
+
+    def __str__(self) -> str:
+        """Return the same as `to_text`."""
+        return self.to_text()
+
+    def _groups(self) -> dict[tuple, list[Run]]:
+        groups: dict[tuple, list[Run]] = {}
+        for run in self.runs:
+            groups.setdefault(tuple(run[key] for key in self.keys), []).append(run)
+        return groups
+
+    def _summary(self, runs: Sequence[Run]) -> dict[str, Any]:
+        found: dict[str, Any] = {"n_runs": len(runs)}
+        for name in self.values:
+            numbers = [run[name] for run in runs if _is_number(run.get(name))]
+            found[name], found[f"sd_{name}"] = _mean_and_deviation(numbers)
+        return found
+
+    def _header(self) -> list[str]:
+        units = [" %" if form.endswith("%") else "" for form in self.values.values()]
+        shown = [name + unit for name, unit in zip(self.values, units, strict=True)]
+        return [*self.keys, *shown]
+
+    def _cells(self) -> list[list[str]]:
+        return [
+            [str(row[key]) for key in self.keys]
+            + [
+                _shown(row[name], row[f"sd_{name}"], form)
+                for name, form in self.values.items()
+            ]
+            for row in self.rows
+        ]
+
+
+def _is_number(value: Any) -> bool:
+    return value is not None and not isnan(value)
+
+
+def _mean_and_deviation(numbers: Sequence[float]) -> tuple[float, float]:
+    if not numbers:
+        return nan, nan
+    mean = sum(numbers) / len(numbers)
+    if len(numbers) == 1:
+        return float(mean), nan
+    square = sum((number - mean) ** 2 for number in numbers) / (len(numbers) - 1)
+    return float(mean), sqrt(square)
+
+
+def _shown(mean: float, deviation: float, form: str) -> str:
+    if isnan(mean):
+        return "-"
+    text = format(mean, form).removesuffix("%")
+    if isnan(deviation):
+        return text
+    return f"{text} (sd {format(deviation, form).removesuffix('%')})"
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that JSON has; others as text."""
+    return {str(name): _plain_value(value) for name, value in values.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _plain(value)
+    if isinstance(value, list | tuple):
+        return [_plain_value(entry) for entry in value]
+    if isinstance(value, float) and isnan(value):
+        return None
+    return value if isinstance(value, str | int | float | None) else str(value)

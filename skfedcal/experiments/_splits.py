@@ -1,0 +1,92 @@
+"""Digits, or rows that are given, over clients with label skew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from skfedcal.compose._folds import holdout_rows
+from skfedcal.data import DirichletPartitioner, IIDPartitioner
+
+Array = NDArray[Any]
+Rows = tuple[Array, Array, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Rows of clients to train on and to calibrate on, rows for the test; labels."""
+
+    train: Rows
+    calibration: Rows
+    test: tuple[Array, Array]
+    classes: Array
+
+
+def read_rows(X: ArrayLike | None, y: ArrayLike | None) -> tuple[Array, Array]:
+    """Rows and labels; without any, scikit-learn's digits with pixels up to 1."""
+    if X is None and y is None:
+        images, labels = load_digits(return_X_y=True)
+        return (images / 16).astype(np.float32), labels
+    if X is None or y is None:
+        raise ValueError("Pass both X and y, or neither for scikit-learn's digits.")
+    rows, labels = np.asarray(X), np.asarray(y)
+    if len(rows) != len(labels):
+        raise ValueError(f"X has {len(rows)} rows but y has {len(labels)} labels.")
+    return rows, labels
+
+
+def read_splits(
+    X: ArrayLike | None,
+    y: ArrayLike | None,
+    alphas: Sequence[float | None],
+    seeds: Sequence[int],
+    **sizes: Any,
+) -> Iterator[tuple[dict[str, Any], Split]]:
+    """Yield a split for each skew and seed, with these by name ('IID' for None)."""
+    rows, labels = read_rows(X, y)
+    for alpha in alphas:
+        for seed in seeds:
+            name = "IID" if alpha is None else float(alpha)
+            split = split_rows(rows, labels, alpha=alpha, seed=seed, **sizes)
+            yield {"alpha": name, "seed": int(seed)}, split
+
+
+def split_rows(
+    X: Array,
+    y: Array,
+    *,
+    n_clients: int,
+    alpha: float | None,
+    test_size: float,
+    calibration_size: float = 0.0,
+    seed: int,
+) -> Split:
+    """Deal a stratified part of the rows to clients, each of which keeps some back.
+
+    `alpha` is the Dirichlet parameter of label skew; None deals at random.
+    """
+    classes = np.unique(y)
+    X, test_X, y, test_y = train_test_split(
+        X, y, test_size=test_size, random_state=seed, stratify=y
+    )
+    dealer = (
+        IIDPartitioner(n_clients, random_state=seed)
+        if alpha is None
+        else DirichletPartitioner(n_clients, alpha, random_state=seed)
+    )
+    ids = dealer.assign(y)
+    held = np.zeros(len(y), dtype=bool)
+    if calibration_size:
+        held = holdout_rows(y, ids, calibration_size, np.random.default_rng(seed))
+    return Split(
+        (X[~held], y[~held], ids[~held]),
+        (X[held], y[held], ids[held]),
+        (test_X, test_y),
+        classes,
+    )

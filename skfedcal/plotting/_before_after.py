@@ -1,0 +1,165 @@
+"""Confusion matrices and t-SNE maps of several models side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from skfedcal.plotting._base import pyplot
+
+Array = NDArray[Any]
+
+# Inches of one picture.
+_WIDTH, _HEIGHT = 4.2, 4.0
+
+
+def plot_confusion_matrices(
+    y_true: ArrayLike,
+    predictions: Mapping[str, ArrayLike],
+    *,
+    normalize: str | None = "true",
+    axes: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """Draw the confusion matrix of each model, such as before and after calibration.
+
+    All rows and labels are in this process: for public test rows and simulations.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        True labels.
+    predictions : dict of str to array-like of shape (n_samples,)
+        Predicted labels by name of the model, in the order of the pictures.
+    normalize : {'true', 'pred', 'all'} or None, default='true'
+        What the entries are shares of: rows, columns, all; None shows counts.
+    axes : sequence of matplotlib Axes, default=None
+        Where to draw, one for each model; None makes a new figure.
+    **kwargs : dict
+        Further keywords of
+        :meth:`sklearn.metrics.ConfusionMatrixDisplay.from_predictions`.
+
+    Returns
+    -------
+    matplotlib Figure
+
+    Examples
+    --------
+    >>> from skfedcal.plotting import plot_confusion_matrices
+    >>> figure = plot_confusion_matrices(
+    ...     [0, 1, 1, 0], {"before": [0, 0, 1, 1], "after": [0, 1, 1, 1]}
+    ... )
+    >>> [ax.get_title() for ax in figure.axes]
+    ['before: accuracy 50.0 %', 'after: accuracy 75.0 %']
+    """
+    from sklearn.metrics import ConfusionMatrixDisplay
+
+    truth = np.asarray(y_true)
+    axes = _axes(axes, predictions)
+    labels = np.unique(np.concatenate([truth, *map(np.asarray, predictions.values())]))
+    # More classes than this leave no room for numbers.
+    shown = {
+        "labels": labels,
+        "include_values": len(labels) <= 12,
+        "cmap": "Blues",
+        "colorbar": False,
+        "values_format": "d" if normalize is None else ".2f",
+        "text_kw": {"fontsize": 7},
+    }
+    for ax, (name, found) in zip(axes, predictions.items(), strict=True):
+        ConfusionMatrixDisplay.from_predictions(
+            truth, found, ax=ax, normalize=normalize, **{**shown, **kwargs}
+        )
+        ax.set_title(f"{name}: accuracy {100 * np.mean(truth == found):.1f} %")
+    return axes[0].figure
+
+
+def plot_tsne(
+    features: Mapping[str, ArrayLike],
+    labels: ArrayLike,
+    *,
+    max_rows: int = 1000,
+    random_state: Any = None,
+    axes: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """Draw a t-SNE map of each model's features, coloured by class.
+
+    Each map is made on its own: places in one say nothing about places in another, and
+    nor do distances between far clusters. All rows and labels are in this process: for
+    public test rows and simulations.
+
+    Parameters
+    ----------
+    features : dict of str to array-like of shape (n_samples, n_features)
+        Features or logits by name of the model, such as `transform` or
+        `predict_logits` of a classifier, for the same rows.
+    labels : array-like of shape (n_samples,)
+        Labels of the rows.
+    max_rows : int, default=1000
+        Rows that are drawn, at random if there are more.
+    random_state : int, RandomState instance or None, default=None
+        Source of rows and of t-SNE.
+    axes : sequence of matplotlib Axes, default=None
+        Where to draw, one for each model; None makes a new figure.
+    **kwargs : dict
+        Further parameters of :class:`sklearn.manifold.TSNE`.
+
+    Returns
+    -------
+    matplotlib Figure
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal.plotting import plot_tsne
+    >>> rows = np.random.default_rng(0).normal(size=(40, 3))
+    >>> figure = plot_tsne({"before": rows, "after": rows}, rows[:, 0] > 0,
+    ...                    perplexity=5, random_state=0)
+    >>> [ax.get_title() for ax in figure.axes]
+    ['before', 'after']
+    """
+    from sklearn.manifold import TSNE
+    from sklearn.utils import check_random_state
+
+    rng = check_random_state(random_state)
+    names, codes = np.unique(np.asarray(labels), return_inverse=True)
+    drawn = np.sort(rng.permutation(len(codes))[:max_rows])
+    seed = int(rng.randint(2**31 - 1))
+    axes = _axes(axes, features)
+    for ax, (name, rows) in zip(axes, features.items(), strict=True):
+        chosen = np.asarray(rows)[drawn]
+        places = TSNE(**{"init": "pca", "random_state": seed, **kwargs}).fit_transform(
+            chosen
+        )
+        _scatter(ax, places, codes[drawn], names)
+        ax.set_title(name)
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
+    return axes[0].figure
+
+
+def _scatter(ax: Any, places: Array, codes: Array, names: Array) -> None:
+    """Points in one colour per class."""
+    colours = pyplot().get_cmap("tab10" if len(names) <= 10 else "turbo")
+    for code, name in enumerate(names):
+        own = places[codes == code]
+        colour = colours(code if len(names) <= 10 else code / len(names))
+        ax.scatter(own[:, 0], own[:, 1], s=6, color=colour, label=str(name))
+    ax.set(xticks=[], yticks=[])
+
+
+def _axes(axes: Any, models: Mapping[str, Any]) -> Any:
+    """Axes that are given, or a row of new ones."""
+    if not models:
+        raise ValueError("Pass at least one model: a dict of name and array.")
+    if axes is None:
+        size = (_WIDTH * len(models), _HEIGHT)
+        figure = pyplot().figure(figsize=size, layout="constrained")
+        return list(np.atleast_1d(figure.subplots(1, len(models))))
+    found = list(np.ravel(np.asarray(axes, dtype=object)))
+    if len(found) != len(models):
+        raise ValueError(f"axes has {len(found)} entries for {len(models)} models.")
+    return found

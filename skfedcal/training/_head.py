@@ -1,0 +1,75 @@
+"""The last layer from class statistics, at the end and in between."""
+
+from dataclasses import replace
+
+import numpy as np
+from sklearn.base import clone
+
+from skfedcal.training._head_rounds import HeadRounds, head_layout
+
+# Said in the report of a private head on training that was not.
+NOT_COVERED = (
+    "the module that made the features is public: it was trained without privacy on "
+    "these clients"
+)
+
+# Draws of the head come from another stream of the seed than those of the trainer.
+_HEAD_STREAM = 5
+
+
+def with_head(trainer, algorithm, model, entropy):
+    """Algorithm that replaces the last layer in between, if the trainer asks for it."""
+    head = trainer.head
+    if model.private and not head._privacy_model().private:
+        raise ValueError(
+            "Training is private, and head=FedGaussianHead() without eps would release "
+            "exact sums of the same clients' features. Give it a budget of its own: "
+            "FedGaussianHead(eps=..., max_norm=...)."
+        )
+    # What the head would refuse is refused before training is paid for.
+    head._validate_params()
+    head._make_algorithm(head._privacy_model(), 1)
+    head._given_prior(len(trainer.classes_))
+    if trainer.head_every == "end":
+        return algorithm
+    if model.private or head._privacy_model().private:
+        raise ValueError(
+            f"head_every={trainer.head_every!r} would release class statistics in "
+            "every such round, which no budget pays for. Use head_every='end'."
+        )
+    if head.method != "sample":
+        raise ValueError(
+            f"head_every={trainer.head_every!r} trains the last layer of the module on "
+            f"virtual features, which method={head.method!r} does not draw. Use "
+            "FedGaussianHead(method='sample'), or head_every='end'."
+        )
+    head_layout(algorithm.training.network)
+    head = clone(head)
+    head.classes_ = trainer.classes_
+    return HeadRounds(algorithm, head, int(trainer.head_every), _seed(entropy))
+
+
+def fit_head(trainer, clients, entropy):
+    """Head on the features of all clients under the trained module."""
+    head = clone(trainer.head).set_params(classes=trainer.classes_)
+    if head.ledger is None:
+        head.set_params(ledger=trainer.ledger)
+    if head.random_state is None and trainer.random_state is not None:
+        head.set_params(random_state=_seed(entropy) % 2**31)
+    packed = clients.compact()
+    features = trainer._features(packed.rows)
+    labels = trainer.classes_[packed.labels]
+    cuts = packed.offsets[1:-1]
+    head.fit(
+        np.split(features, cuts),
+        np.split(labels, cuts),
+        client_ids=list(packed.names),
+    )
+    if head._privacy_model().private and not trainer._privacy_model().private:
+        known = (*head.privacy_.assumptions, NOT_COVERED)
+        head.privacy_ = replace(head.privacy_, assumptions=known)
+    return head
+
+
+def _seed(entropy):
+    return int(entropy.child(_HEAD_STREAM).uint64(1)[0] >> np.uint64(1))

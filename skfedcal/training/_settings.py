@@ -1,0 +1,161 @@
+"""From parameters of an estimator to the parts of an algorithm, with all refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, Literal
+
+from skfedcal._sklearn_compat import inside_model_selection
+from skfedcal.federation._runner import FederatedRunner
+from skfedcal.privacy._models import PrivacyModel
+from skfedcal.training._build import auto_cohort
+from skfedcal.training._client import ClientTraining
+from skfedcal.training._network import Network
+from skfedcal.training._objective import Objective
+
+LOSSES = {
+    "cross_entropy": "CrossEntropy",
+    "focal": "Focal",
+    "fedlc": "FedLC",
+    "margin": "Margin",
+    "logit_adjusted": "LogitAdjusted",
+}
+
+# Bound on the change of all parameters of a client under privacy. Logistic regression
+# on digits at 200 clients and eps=1 has an accuracy of 75, 82 and 40 % with bounds of
+# 0.3, 1 and 3; without noise 83, 90 and 90 %.
+AUTO_CLIP = 1.0
+
+
+def make_objective(loss: Any, penalties: Any) -> Objective:
+    """Objective from a loss or its name, and one penalty or several."""
+    if isinstance(loss, str):
+        from skfedcal.training import _losses
+
+        loss = getattr(_losses, LOSSES[loss])()
+    if penalties is None:
+        penalties = ()
+    elif not isinstance(penalties, Iterable):
+        penalties = (penalties,)
+    for part in (loss, *penalties):
+        if not callable(part) or isinstance(part, type):
+            raise TypeError(
+                f"{part!r} is no loss or penalty; pass an object such as "
+                "skfedcal.training.Proximal(0.01)."
+            )
+    return Objective(loss, tuple(penalties))
+
+
+def make_runner(
+    runner: FederatedRunner | None, share: float, sampling: str, n_clients: int
+) -> FederatedRunner:
+    """Runner that asks `share` of the clients in a round."""
+    runner = FederatedRunner() if runner is None else runner
+    if runner.checkpoint is not None and inside_model_selection():
+        raise ValueError(
+            "A runner with a checkpoint cannot be used in a search or a "
+            "cross-validation: every fold would go on with the first one."
+        )
+    size = share if isinstance(share, Integral) else max(round(share * n_clients), 1)
+    if size > n_clients:
+        raise ValueError(
+            f"clients_per_round={share!r} is more than the {n_clients} clients there "
+            "are; pass a smaller number, or a share such as 0.5."
+        )
+    if size == n_clients:
+        return runner
+    if runner.cohort != "full" or runner.cohort_size is not None:
+        raise ValueError(
+            f"Both clients_per_round={share!r} and the runner (cohort="
+            f"{runner.cohort!r}, cohort_size={runner.cohort_size!r}) say who takes "
+            "part in a round; leave one of them out."
+        )
+    if sampling == "poisson":
+        return replace(runner, cohort="poisson", cohort_size=int(size))
+    return replace(runner, cohort="independent", cohort_size=int(size))
+
+
+def choose_weighting(
+    weighting: str, model: PrivacyModel, clip: float | None
+) -> Literal["examples", "uniform"]:
+    """Weighting in use; by examples only where no bound is broken by it."""
+    if weighting == "uniform" or (weighting == "auto" and clip is not None):
+        return "uniform"
+    if weighting == "examples" and model.private:
+        raise ValueError(
+            "weighting='examples' cannot be used with privacy: a client with many rows "
+            "would count for more than its bound, and the number of rows would be "
+            "released. Use weighting='uniform'."
+        )
+    if weighting == "examples" and clip is not None:
+        raise ValueError(
+            f"clip={clip:g} bounds what a client sends, and with "
+            "weighting='examples' that grows with its rows. Use weighting='uniform'."
+        )
+    return "examples"
+
+
+def choose_clip(clip: Any, model: PrivacyModel) -> float | None:
+    """Bound in use; None where nothing asks for one."""
+    if clip == "auto":
+        return AUTO_CLIP if model.private else None
+    return float(clip)
+
+
+def choose_cohort(
+    cohort_size: int | str, network: Network, model: PrivacyModel, *, secure: bool
+) -> int:
+    """Clients to train in one call."""
+    # A cohort that computes together may round a client's numbers in another way than
+    # the client alone. In a release nothing of a client may depend on others.
+    release = model.private and secure
+    if cohort_size == "auto":
+        return 1 if release else auto_cohort(network)
+    if release and int(cohort_size) > 1:
+        raise ValueError(
+            f"cohort_size={cohort_size} computes clients together, and the last digits "
+            "of what one sends may depend on others. Under eps without random_state "
+            "use cohort_size=1 or 'auto'."
+        )
+    return int(cohort_size)
+
+
+def refuse_private(training: ClientTraining, model: PrivacyModel) -> None:
+    """Raise for what no bound covers."""
+    if not model.private:
+        return
+    if model.unit == "example":
+        raise ValueError(
+            "unit='example' needs a bound on what one row changes, which local "
+            "training does not have. Use unit='client'."
+        )
+    if training.correction is not None:
+        raise ValueError(
+            f"correction={training.correction!r} cannot be used with privacy: clients "
+            "send a second vector of the size of the model, which is not bounded. "
+            "Leave it out, or fit with eps=None."
+        )
+    if "global_counts" in training.objective.needs:
+        raise ValueError(
+            f"{training.objective!r} needs the class counts over all clients, which "
+            "no budget pays for. Use counts='local', or fit with eps=None."
+        )
+
+
+def refuse_lost_memory(training: ClientTraining, runner: FederatedRunner) -> None:
+    """Raise where what clients remember would be lost between rounds."""
+    if not training.remembers:
+        return
+    if runner.checkpoint is not None:
+        raise ValueError(
+            "Clients keep vectors from round to round (SCAFFOLD, MOON), and a "
+            "checkpoint holds the server only: a run that is taken up again would end "
+            "differently. Leave checkpoint out."
+        )
+    if runner.backend == "loky":
+        raise ValueError(
+            "Clients keep vectors from round to round (SCAFFOLD, MOON), which worker "
+            "processes would lose. Use FederatedRunner(backend='threads')."
+        )
