@@ -5,11 +5,14 @@ __all__ = [
     "CalibrationWarning",
     "CheckpointError",
     "CheckpointWarning",
+    "FaultyClientWarning",
     "LedgerCorruptedError",
     "LogitsWarning",
     "NotEnoughClientsError",
     "PrivacyWarning",
+    "SecureAggregationError",
     "SimulatedPrivacyWarning",
+    "SiteRefusalError",
 ]
 
 
@@ -27,6 +30,18 @@ class CheckpointError(RuntimeError):
 
 class NotEnoughClientsError(RuntimeError):
     """Fewer clients answered than the runner requires."""
+
+
+class SecureAggregationError(RuntimeError):
+    """A client or the server refuses to go on with a masked round."""
+
+
+class SiteRefusalError(RuntimeError):
+    """A site does not answer a request; the text goes to the server."""
+
+
+class FaultyClientWarning(UserWarning):
+    """Clients were left out of a sum: no answer, a wrong one, or a refusal."""
 
 
 class PrivacyWarning(UserWarning):

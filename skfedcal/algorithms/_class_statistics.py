@@ -25,6 +25,9 @@ _BITS = 17
 _SCALES_FIRST = tuple(2.0 ** (-_BITS * (i + 1)) for i in range(N_PARTS))
 _SCALES_SECOND = tuple(2.0 ** (-_BITS * (i + 2)) for i in range(N_PARTS))
 
+# Sums travel in two words each: masked sums have room for 32 bits of a client.
+_WORD_BITS = 24
+
 # Binary exponents of the largest feature that a client may report.
 _EXPONENTS = 1024
 _LOWEST = -512
@@ -110,8 +113,8 @@ class ClassMoments:
             return {"moments": BlockSpec((total,), clip=self.clip)}
         return {
             "counts": BlockSpec((n_classes,), kind="count"),
-            "first": BlockSpec((N_PARTS, n_classes, size), kind="count"),
-            "second": BlockSpec((N_PARTS, *second), kind="count"),
+            "first": BlockSpec((2 * N_PARTS, n_classes, size), kind="count"),
+            "second": BlockSpec((2 * N_PARTS, *second), kind="count"),
         }
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:
@@ -135,7 +138,10 @@ class ClassMoments:
             ):
                 own = [part[start:stop] for part in parts]
                 self._add(out, i, own, block.labels[start:stop])
-        return {"moments": _vectors(out)} if self.clip is not None else out
+        if self.clip is not None:
+            return {"moments": _vectors(out)}
+        words = {name: _words(out[name]) for name in ("first", "second")}
+        return {"counts": out["counts"], **words}
 
     def update(self, state: MomentState, total: Sums, n_clients: int) -> MomentState:
         if "range" in total:
@@ -145,8 +151,8 @@ class ClassMoments:
             counts, first, second = _split(total["moments"], state)
         else:
             counts = total["counts"]
-            first = joined(total["first"], _SCALES_FIRST)
-            second = joined(total["second"], _SCALES_SECOND)
+            first = joined(_from_words(total["first"]), _SCALES_FIRST)
+            second = joined(_from_words(total["second"]), _SCALES_SECOND)
         return replace(
             state,
             counts=state.counts + counts,
@@ -234,6 +240,17 @@ def joined(parts: Array, scales: tuple[float, ...]) -> Array:
     """Value of sums of parts; small ones first, so that little is rounded away."""
     a, b, c = (part * scale for part, scale in zip(parts, scales, strict=True))
     return a + (b + c)
+
+
+def _words(sums: Array) -> Array:
+    """High and low words of whole numbers, low ones from 0 on."""
+    return np.concatenate([sums >> _WORD_BITS, sums & (2**_WORD_BITS - 1)], axis=1)
+
+
+def _from_words(total: Array) -> Array:
+    """Sums of whole numbers from sums of their words: rounded once, as they are."""
+    high, low = np.split(total, 2)
+    return high * 2.0**_WORD_BITS + low
 
 
 def packing(n_features: int) -> Array:

@@ -16,10 +16,10 @@ from skfedcal._sklearn_compat import (
     undone_on_error,
 )
 from skfedcal.calibrators import _persist
-from skfedcal.calibrators._setting import check_weights, setting_of
+from skfedcal.calibrators._clients import read_clients
+from skfedcal.calibrators._setting import setting_of
 from skfedcal.data._classes import ClassMap
 from skfedcal.data._scores import INPUT_TYPES, check_scores, to_logits
-from skfedcal.data._validate import make_dataset
 from skfedcal.exceptions import CalibrationWarning, PrivacyWarning
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._mixin import PrivacyMixin
@@ -64,10 +64,11 @@ class BaseCalibrator(
 
         Parameters
         ----------
-        X : list of (logits, labels) pairs, list of arrays, or array-like
+        X : list of (logits, labels) pairs, list of arrays, array-like or RemoteClients
             All of these are read: ``fit([(Z1, y1), ...])``, ``fit({name: (Z1, y1)})``,
             ``fit([Z1, ...], [y1, ...])``, ``fit(Z, y)`` (one client) and
-            ``fit(Z, y, client_ids=ids)``.
+            ``fit(Z, y, client_ids=ids)``. `RemoteClients` are sites that keep their
+            rows.
         y : array-like of shape (n_samples,), or list of these, default=None
             Labels; omitted when `X` is a list of pairs.
         client_ids : array-like of shape (n_samples,), default=None
@@ -84,17 +85,9 @@ class BaseCalibrator(
         """
         with undone_on_error(self):
             model = self._privacy_model()
-            clients, classes = make_dataset(
-                self,
-                X,
-                y,
-                client_ids,
-                sample_weight=sample_weight,
-                classes=self.classes,
-                input_type=self.input_type,
-                private=model.private,
+            clients, classes = read_clients(
+                self, X, y, client_ids, sample_weight, model
             )
-            check_weights(clients.weights, model)
             assumptions = self._label_assumptions(model, classes)
             runner = self.runner if self.runner is not None else FederatedRunner()
             setting = setting_of(model, clients, runner)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skfedcal.data._dataset import FederatedDataset
+from skfedcal.federation._engines import masking
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._client_models import LocalDP
 from skfedcal.privacy._entropy import Entropy
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from skfedcal.federation._backends import Backend, Positions
     from skfedcal.federation._endpoint import PartialSum, Request
+    from skfedcal.federation._remote import RemoteDataset
     from skfedcal.federation._run import RoundRecord
     from skfedcal.privacy._ledger import PrivacyLedger
     from skfedcal.privacy._models import PrivacyModel
@@ -121,7 +123,7 @@ class Statistic(PrivacyMixin):
     def run(
         self,
         algorithm: Any,
-        clients: FederatedDataset,
+        clients: FederatedDataset | RemoteDataset,
         *,
         n_parts: int = 1,
         drop_empty: bool = False,
@@ -130,14 +132,14 @@ class Statistic(PrivacyMixin):
 
         `n_parts` above 1 deals the clients at random into so many cohorts, each of
         which is asked in one round. With `drop_empty`, clients without rows are not
-        asked: they have nothing to report, and everybody can see that.
+        asked: they have nothing to report, and everybody can see that; sites that
+        are elsewhere report that they have none.
         """
         runner = self.runner
-        kept = np.flatnonzero(clients.sizes)
-        if drop_empty and len(kept) < len(clients):
-            if runner.backend is not None and not isinstance(runner.backend, str):
-                runner = replace(runner, backend=SomeClients(runner.backend, kept))
-            clients = clients.select(kept)
+        if not isinstance(clients, FederatedDataset):
+            clients.check_model(self.model)
+        elif drop_empty:
+            runner, clients = _with_rows(runner, clients)
         if n_parts > 1:
             runner = self._dealt(runner, len(clients), n_parts)
         schedule = runner.schedule(algorithm, len(clients))
@@ -167,6 +169,19 @@ class Statistic(PrivacyMixin):
         return replace(runner, cohort="permuted", cohort_size=size)
 
 
+def _with_rows(
+    runner: FederatedRunner, clients: FederatedDataset
+) -> tuple[FederatedRunner, FederatedDataset]:
+    """Clients that have rows, and a runner that asks only these."""
+    kept = np.flatnonzero(clients.sizes)
+    if len(kept) == len(clients):
+        return runner, clients
+    if runner.backend is not None and not isinstance(runner.backend, str):
+        engine = SomeClients(masking(runner.backend, runner.secure), kept)
+        runner = replace(runner, backend=engine)
+    return runner, clients.select(kept)
+
+
 @dataclass(frozen=True, slots=True)
 class SomeClients:
     """Engine that reaches some of the clients of another.
@@ -181,6 +196,11 @@ class SomeClients:
 
     engine: Backend
     kept: Positions
+
+    @property
+    def secure(self) -> bool:
+        """Whether the engine masks what clients send."""
+        return bool(getattr(self.engine, "secure", False))
 
     def ids(self) -> Sequence[Hashable]:
         """Names of the clients that can be asked."""

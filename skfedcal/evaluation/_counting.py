@@ -10,11 +10,12 @@ from skfedcal.evaluation._collect import Statistic
 
 if TYPE_CHECKING:
     from skfedcal.data._dataset import FederatedDataset
+    from skfedcal.federation._remote import RemoteDataset
 
 
 def collect_counts(
     statistic: Statistic,
-    data: FederatedDataset,
+    data: FederatedDataset | RemoteDataset,
     scores: ClassScoreCounts,
     max_examples: int | None,
     weighting: str,

@@ -22,6 +22,7 @@ from skfedcal.evaluation._thresholds import ThresholdAnswers
 
 if TYPE_CHECKING:
     from skfedcal.data._dataset import FederatedDataset
+    from skfedcal.federation._remote import RemoteDataset
     from skfedcal.federation._run import RoundRecord
     from skfedcal.federation._runner import FederatedRunner
     from skfedcal.privacy._ledger import PrivacyLedger
@@ -272,7 +273,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
     def _collected(
         cls,
         statistic: Statistic,
-        data: FederatedDataset,
+        data: FederatedDataset | RemoteDataset,
         labels: Sequence[Any],
         grid: ScoreGrid,
         scores: ClassScoreCounts,

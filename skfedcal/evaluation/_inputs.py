@@ -15,12 +15,14 @@ from sklearn.base import BaseEstimator
 
 from skfedcal.data._classes import ClassMap
 from skfedcal.data._dataset import FederatedDataset
-from skfedcal.data._scores import INPUT_TYPES, check_proba, to_logits
+from skfedcal.data._to_logits import INPUT_TYPES, check_given
 from skfedcal.data._validate import read_dataset
 from skfedcal.evaluation._grid import SPACES
-from skfedcal.exceptions import LogitsWarning, PrivacyWarning
+from skfedcal.exceptions import PrivacyWarning
+from skfedcal.federation._remote import RemoteClients, RemoteDataset
 
 Array = NDArray[Any]
+Rows = FederatedDataset | RemoteDataset
 
 
 class _Reader(BaseEstimator):
@@ -38,7 +40,7 @@ class Clients:
     input_type: str = "logits"
     private: bool = False
 
-    def binary(self, pos_label: Any = None) -> tuple[FederatedDataset, int, list[Any]]:
+    def binary(self, pos_label: Any = None) -> tuple[Rows, int, list[Any]]:
         """Rows of two classes, column of the positive one, labels (negative first)."""
         clients, classes = self._read()
         if len(classes) != 2:
@@ -47,10 +49,6 @@ class Clients:
                 "histogram of scores is for two. Pass kind='top' for the top label of "
                 "several classes."
             )
-        if clients.rows.shape[1] == 1:
-            self._check_column(clients.rows)
-        else:
-            self._check_rows(clients.rows, 2)
         by_column = label_of_columns(classes).tolist()
         positive = 1
         if pos_label is not None:
@@ -61,13 +59,15 @@ class Clients:
             positive = by_column.index(pos_label)
         return clients, positive, [by_column[1 - positive], by_column[positive]]
 
-    def several(self) -> tuple[FederatedDataset, Array]:
+    def several(self) -> tuple[Rows, Array]:
         """Rows of any number of classes, and the label of each column."""
         clients, classes = self._read()
-        self._check_rows(clients.rows, len(classes))
         return clients, label_of_columns(classes)
 
-    def _read(self) -> tuple[FederatedDataset, ClassMap]:
+    def _read(self) -> tuple[Rows, ClassMap]:
+        if isinstance(self.X, RemoteClients):
+            self.X.check_arguments(y=self.y, client_ids=self.client_ids)
+            return self.X.read(self.classes, self.input_type, rows="given")
         if self.input_type not in INPUT_TYPES:
             raise ValueError(
                 f"input_type={self.input_type!r} is unknown; pass one of {INPUT_TYPES}."
@@ -82,39 +82,15 @@ class Clients:
             private=self.private,
         )
         self._warn_labels(reader.n_features_in_, classes)
-        return clients, classes
-
-    def _check_rows(self, rows: Array, n_classes: int) -> None:
-        """Raise, or warn, where rows are not what `input_type` says."""
-        if self.input_type == "proba":
-            check_proba(rows, n_classes)
-        else:
-            to_logits(
-                rows,
-                n_classes,
-                input_type=self.input_type,
-                warn=not self.private,
-                stacklevel=6,
-            )
-
-    def _check_column(self, rows: Array) -> None:
-        """Do the same for one column of scores of two classes."""
-        inside = rows.min() >= 0 and rows.max() <= 1
-        if self.input_type == "proba" and not inside:
-            raise ValueError(
-                "input_type='proba' needs scores between 0 and 1; pass "
-                "input_type='logits' for log-odds."
-            )
-        if self.input_type == "log_proba":
-            self._check_rows(rows, 2)
         # A warning about the values of private rows would be a release of its own.
-        if self.input_type == "logits" and inside and not self.private:
-            warnings.warn(
-                "All scores are between 0 and 1, so they look like probabilities, but "
-                "input_type='logits'. Pass input_type='proba'.",
-                LogitsWarning,
-                stacklevel=5,
-            )
+        check_given(
+            clients.rows,
+            len(classes),
+            input_type=self.input_type,
+            warn=not self.private,
+            stacklevel=6,
+        )
+        return clients, classes
 
     def _warn_labels(self, n_columns: int, classes: ClassMap) -> None:
         numbered = classes.plain and n_columns in (1, len(classes))

@@ -40,16 +40,21 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InProcess:
-    """All clients in one array, asked in one vectorised call."""
+    """All clients in one array, asked in one vectorised call.
+
+    `first` is the position of the first client, where this engine has a part of them.
+    """
 
     clients: FederatedDataset
+    first: int = 0
 
     def ids(self) -> Sequence[Hashable]:
         return self.clients.names
 
     def total(self, request: Request, cohort: Positions) -> PartialSum:
         request.check_clients(len(cohort))
-        return timed_respond(request, select(self.clients, cohort), cohort)
+        part = select(self.clients, cohort)
+        return timed_respond(request, part, cohort + self.first)
 
 
 @dataclass(frozen=True, slots=True)

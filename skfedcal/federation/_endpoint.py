@@ -7,7 +7,7 @@ numpy only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,6 +19,8 @@ from skfedcal.privacy._codec import Codec, Encoded, Integers, add_up
 from skfedcal.privacy._entropy import Entropy, OSEntropy
 
 if TYPE_CHECKING:
+    from skfedcal.federation._reading import Reading
+    from skfedcal.privacy._events import PrivacyEvent
     from skfedcal.privacy._randomizers import Randomizer
     from skfedcal.privacy._streams import ClientStreams, Positions
 
@@ -49,6 +51,18 @@ class Request:
     n_min : int, default=0
         Least number of clients in a sum that may be opened. Shares of noise are sized
         for it: a smaller sum would show more than was paid for.
+    round_index : int, default=0
+        Number of the round.
+    n_clients, n_units : int, default=0
+        Most clients, and most clients or rows, of a sum; 0: the engine knows.
+    reading : Reading, default=None
+        What the rows of sites mean; None where they are ready for the algorithm.
+    claim : PrivacyEvent, default=None
+        What the whole run costs, by the word of the server.
+    run : str, default=''
+        Name of the run, the same when it is taken up again.
+    max_colluders : int, default=0
+        Clients of a sum that may tell the server what they know.
     """
 
     algorithm: FederatedAlgorithm[Any]
@@ -58,6 +72,13 @@ class Request:
     randomizer: Randomizer | None = None
     entropy: Entropy | None = None
     n_min: int = 0
+    round_index: int = 0
+    n_clients: int = 0
+    n_units: int = 0
+    reading: Reading | None = None
+    claim: PrivacyEvent | None = None
+    run: str = ""
+    max_colluders: int = 0
 
     @property
     def n_bytes(self) -> int:
@@ -95,13 +116,14 @@ class PartialSum:
 
     `n_units` counts what was bounded one by one: clients, or their rows. `seconds` is
     the time that clients computed; only a simulation measures it, as it tells of a
-    client's rows.
+    client's rows. `faults` says, by name, why clients were left out.
     """
 
     total: Mapping[str, Integers]
     n_clients: int
     n_units: int
     seconds: float = 0.0
+    faults: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def client_seconds(self) -> float:
@@ -115,6 +137,7 @@ class PartialSum:
             self.n_clients + other.n_clients,
             self.n_units + other.n_units,
             self.seconds + other.seconds,
+            {**self.faults, **other.faults},
         )
 
 

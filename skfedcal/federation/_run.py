@@ -34,6 +34,8 @@ class RoundRecord:
         as on an engine of real sites.
     total : dict of str to ndarray
         Released sums.
+    faults : dict of str to str
+        Why clients were left out, by name.
     """
 
     round: int
@@ -44,6 +46,7 @@ class RoundRecord:
     seconds: float
     client_seconds: float
     total: dict[str, Array] = field(repr=False)
+    faults: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

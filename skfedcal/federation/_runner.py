@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import ceil, inf, nan
-from numbers import Integral
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil, nan
+from typing import TYPE_CHECKING, Any, Literal
 
 from skfedcal._files import held
 from skfedcal._params import FrozenParams
 from skfedcal.algorithms._base import (
+    Arrays,
     FederatedAlgorithm,
     bound_norm,
     round_shares,
@@ -20,13 +21,25 @@ from skfedcal.algorithms._base import (
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.exceptions import CheckpointError, NotEnoughClientsError
 from skfedcal.federation import _checkpoint
-from skfedcal.federation._backends import Backend, InProcess, Joblib
+from skfedcal.federation._backends import Backend
 from skfedcal.federation._cohorts import Cohort, Positions, Schedule
 from skfedcal.federation._endpoint import PartialSum, Request
+from skfedcal.federation._engines import engine_of
 from skfedcal.federation._run import RoundRecord, Run
+from skfedcal.federation._settings import (
+    check_masked_sums,
+    check_settings,
+    sure_answers,
+)
+from skfedcal.federation._words import request_words
+from skfedcal.privacy._codec import Codec
 from skfedcal.privacy._entropy import Entropy
 from skfedcal.privacy._mechanisms import SumMechanism
 from skfedcal.privacy._models import ReleasePlan
+
+if TYPE_CHECKING:
+    from skfedcal.federation._messages import Transport
+    from skfedcal.federation._remote import RemoteDataset
 
 # Cohorts come from other streams of the seed than noise (stream 0).
 _COHORT_STREAM, _KEY_STREAM = 1, 2
@@ -50,7 +63,7 @@ class FederatedRunner(FrozenParams):
         the one form of sampling that lowers the noise.
     cohort_size : int, default=None
         Clients per cohort; None is all.
-    backend : {'threads', 'loky'} or Backend, default=None
+    backend : {'threads', 'loky'}, Backend or Transport, default=None
         Engine. None asks all clients in one vectorised call, or by threads if `n_jobs`
         is given.
     n_jobs : int, default=None
@@ -65,6 +78,10 @@ class FederatedRunner(FrozenParams):
         is an error. Rows are not compared: rounds that are left use those at hand, and
         a finished run is returned as it was. Never resume from an old copy of the file,
         nor twice at the same time: rounds would be released again for one payment.
+    secure : bool, default=False
+        Clients mask what they send, and only sums of 3 clients or more can be read.
+        The result is the same to the last bit. Needs ``pip install
+        "skfedcal[flower]"``.
 
     Examples
     --------
@@ -78,25 +95,29 @@ class FederatedRunner(FrozenParams):
     n_rounds: int | None = None
     cohort: Cohort = "full"
     cohort_size: int | None = None
-    backend: Literal["threads", "loky"] | Backend | None = None
+    backend: Literal["threads", "loky"] | Backend | Transport | None = None
     n_jobs: int | None = None
     min_clients: int = 1
     checkpoint: Any = None
     resume: bool = False
+    secure: bool = False
 
     def schedule(self, algorithm: FederatedAlgorithm[Any], n_clients: int) -> Schedule:
         """Rounds and cohorts of a run, as far as they are public."""
-        self._validate(n_clients)
+        check_settings(self, n_clients)
         n_rounds = algorithm.n_rounds if self.n_rounds is None else self.n_rounds
         size = n_clients if self.cohort_size is None else self.cohort_size
         if self.cohort == "permuted" and self.n_rounds is None and n_rounds == 1:
             n_rounds = ceil(n_clients / size)  # one pass over everybody
-        return Schedule(self.cohort, n_clients, size, n_rounds)
+        schedule = Schedule(self.cohort, n_clients, size, n_rounds)
+        if self.secure:
+            check_masked_sums(self, schedule)
+        return schedule
 
     def release_plan(
         self,
         algorithm: FederatedAlgorithm[Any],
-        clients: FederatedDataset,
+        clients: FederatedDataset | RemoteDataset,
         unit: Literal["client", "example"],
     ) -> ReleasePlan:
         """What a run will release, as far as it is public."""
@@ -115,7 +136,7 @@ class FederatedRunner(FrozenParams):
     def run(
         self,
         algorithm: FederatedAlgorithm[Any],
-        clients: FederatedDataset | Backend,
+        clients: FederatedDataset | RemoteDataset | Backend,
         mechanism: SumMechanism,
         entropy: Entropy,
         *,
@@ -128,7 +149,7 @@ class FederatedRunner(FrozenParams):
         ----------
         algorithm : FederatedAlgorithm
             The method.
-        clients : FederatedDataset or Backend
+        clients : FederatedDataset, RemoteDataset or Backend
             Clients in this process, or an engine that reaches them.
         mechanism : SumMechanism
             Pays and adds noise.
@@ -156,21 +177,24 @@ class FederatedRunner(FrozenParams):
     def _run(
         self,
         algorithm: FederatedAlgorithm[Any],
-        clients: FederatedDataset | Backend,
+        clients: FederatedDataset | RemoteDataset | Backend,
         mechanism: SumMechanism,
         entropy: Entropy,
         n_classes: int | None,
         on_round: Callable[[Any, RoundRecord], bool] | None,
     ) -> tuple[Any, list[RoundRecord]]:
-        backend = self._engine(clients)
+        backend = engine_of(self, clients)
         if n_classes is None:
-            if not isinstance(clients, FederatedDataset):
+            n_classes = getattr(clients, "n_classes", None)
+            if n_classes is None:
                 raise ValueError("Pass n_classes: an engine does not know it.")
-            n_classes = clients.n_classes
         schedule = self.schedule(algorithm, len(backend.ids()))
         state = algorithm.init(n_classes)
-        # What cannot be released is refused before it is paid.
+        # What cannot be released, or summed, is refused before it is paid.
         codec = mechanism.codec(algorithm.spec(algorithm.broadcast(state)))
+        n_rows = getattr(clients, "n_rows", 0) if mechanism.unit == "example" else 0
+        asking = partial(self._request, algorithm, mechanism, schedule, n_rows)
+        request_words(asking(algorithm.broadcast(state), codec, 0))
         if self.checkpoint is not None and mechanism.randomizer(codec, 0) is not None:
             # Clients that are asked again draw again: the server has then seen two
             # answers, and one is paid.
@@ -197,7 +221,7 @@ class FederatedRunner(FrozenParams):
                 rounds_done=run.n_done,
                 n_participations=schedule.n_participations,
                 sampling_rate=schedule.sampling_rate,
-                n_per_round=self._sure_answers(schedule),
+                n_per_round=sure_answers(self, schedule),
             )
         except Exception:
             run.forget()
@@ -207,7 +231,7 @@ class FederatedRunner(FrozenParams):
                 break
             cohorts = schedule.cohorts(index, entropy.child(_COHORT_STREAM), run.key)
             state, record = self._round(
-                index, run.state, algorithm, backend, mechanism, schedule, cohorts
+                index, run, algorithm, backend, mechanism, schedule, cohorts, asking
             )
             # Kept before anybody is shown it: a release that was seen is never redrawn.
             run.keep(state, record, algorithm.done(state))
@@ -215,21 +239,17 @@ class FederatedRunner(FrozenParams):
                 break
         return run.state, run.records
 
-    def _round(
+    def _request(
         self,
-        index: int,
-        state: Any,
         algorithm: FederatedAlgorithm[Any],
-        backend: Backend,
         mechanism: SumMechanism,
         schedule: Schedule,
-        cohorts: list[Positions],
-    ) -> tuple[Any, RoundRecord]:
-        """Ask, sum, release and update once."""
-        started = time.perf_counter()
-        broadcast = algorithm.broadcast(state)
-        codec = mechanism.codec(algorithm.spec(broadcast), index)
-        request = Request(
+        n_rows: int,
+        broadcast: Arrays,
+        codec: Codec,
+        index: int,
+    ) -> Request:
+        return Request(
             algorithm,
             broadcast,
             codec,
@@ -237,7 +257,30 @@ class FederatedRunner(FrozenParams):
             mechanism.randomizer(codec, index),
             _child(mechanism.site_entropy, index),
             mechanism.n_min,
+            round_index=index,
+            n_clients=schedule.n_clients,
+            n_units=n_rows,
+            claim=mechanism.event,
+            max_colluders=mechanism.max_colluders,
         )
+
+    def _round(
+        self,
+        index: int,
+        run: Run,
+        algorithm: FederatedAlgorithm[Any],
+        backend: Backend,
+        mechanism: SumMechanism,
+        schedule: Schedule,
+        cohorts: list[Positions],
+        asking: Callable[[Arrays, Codec, int], Request],
+    ) -> tuple[Any, RoundRecord]:
+        """Ask, sum, release and update once."""
+        started = time.perf_counter()
+        state = run.state
+        broadcast = algorithm.broadcast(state)
+        codec = mechanism.codec(algorithm.spec(broadcast), index)
+        request = replace(asking(broadcast, codec, index), run=run.run_id)
         answer = PartialSum(codec.zeros(), 0, 0)
         for cohort in cohorts:
             part = backend.total(request, cohort)
@@ -256,31 +299,14 @@ class FederatedRunner(FrozenParams):
             index,
             schedule.size if secret else answer.n_clients,
             len(cohorts),
-            codec.n_bytes(max(schedule.n_clients, answer.n_units)),
+            request_words(request).n_bytes,
             request.n_bytes,
             time.perf_counter() - started if timed else nan,
             answer.client_seconds if timed else nan,
             dict(total),
+            dict(answer.faults),
         )
         return algorithm.update(state, total, n_units), record
-
-    def _engine(self, clients: FederatedDataset | Backend) -> Backend:
-        if not isinstance(clients, FederatedDataset):
-            return clients
-        if self.backend is None:
-            if self.n_jobs in (None, 1):
-                return InProcess(clients)
-            return Joblib(clients, self.n_jobs or 1)
-        if isinstance(self.backend, str):
-            return Joblib(clients, self.n_jobs or -1, self.backend)
-        # Noise is planned for the clients at hand; an engine with others would be
-        # under a guarantee that is not true.
-        if list(self.backend.ids()) != list(clients.names):
-            raise ValueError(
-                f"The engine reaches {len(self.backend.ids())} clients, which are not "
-                f"the {len(clients)} clients that were passed."
-            )
-        return self.backend
 
     def _check_answers(self, n_clients: int, index: int) -> None:
         if n_clients < self.min_clients and self.cohort != "poisson":
@@ -288,57 +314,6 @@ class FederatedRunner(FrozenParams):
                 f"{n_clients} clients answered in round {index}, min_clients is "
                 f"{self.min_clients}. Nothing of this round was released."
             )
-
-    def _validate(self, n_clients: int) -> None:
-        for name, low, high in (
-            ("n_rounds", 1, inf),
-            ("cohort_size", 1, n_clients),
-            ("min_clients", 1, self._smallest_cohort(n_clients)),
-        ):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if not isinstance(value, Integral) or not low <= int(value) <= high:
-                raise ValueError(
-                    f"FederatedRunner({name}={value!r}): pass a whole number from "
-                    f"{low} to {high} (there are {n_clients} clients)."
-                )
-        for name, allowed in (
-            ("cohort", ("full", "permuted", "independent", "poisson")),
-            ("backend", ("threads", "loky")),
-        ):
-            value = getattr(self, name)
-            if isinstance(value, str) and value not in allowed:
-                raise ValueError(
-                    f"FederatedRunner({name}={value!r}): pass one of {allowed}."
-                )
-        if self.cohort in ("independent", "poisson") and self.cohort_size is None:
-            raise ValueError(
-                f"FederatedRunner(cohort={self.cohort!r}) draws a part of the clients: "
-                "pass cohort_size, or cohort='full' for all of them."
-            )
-        if self.resume and self.checkpoint is None:
-            raise ValueError("FederatedRunner(resume=True) needs a checkpoint path.")
-
-    def _sure_answers(self, schedule: Schedule) -> int:
-        """Clients of the smallest sum if all answer; a Poisson sample may be empty."""
-        if schedule.cohort == "poisson":
-            return 0
-        if schedule.cohort == "full":
-            # Cohorts are summed one by one, and each sum is opened.
-            n_sums = ceil(schedule.n_clients / schedule.size)
-            return schedule.n_clients - (n_sums - 1) * schedule.size
-        return self._smallest_cohort(schedule.n_clients)
-
-    def _smallest_cohort(self, n_clients: int) -> int:
-        """Clients that every round is sure to have, if all answer."""
-        whole = self.cohort in ("full", "poisson")  # a sample has no sure size
-        if whole or not isinstance(self.cohort_size, Integral):
-            return n_clients
-        size = min(max(int(self.cohort_size), 1), n_clients)
-        if self.cohort == "permuted":
-            return n_clients - (ceil(n_clients / size) - 1) * size
-        return size
 
 
 def _child(entropy: Entropy | None, index: int) -> Entropy | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import sinh, sqrt
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
 from skfedcal._params import FrozenParams
@@ -15,6 +14,7 @@ from skfedcal.privacy._models import (
     check_choices,
     check_delta,
     check_eps,
+    is_count,
     no_credit,
     pure_budget,
     rows_known,
@@ -53,9 +53,9 @@ class DistributedDP(FrozenParams):
         Chance that the bound does not hold, for Gaussian noise; None is
         ``min(1e-5, 1 / (10 K))`` for K clients.
     n_min : int, default=None
-        Honest clients that are sure to be in every sum: their shares alone make up the
-        noise, and further ones add to it. A round that fewer clients answer is refused.
-        None is all clients: no client may drop out.
+        Clients that are sure to be in every sum: the shares of the honest ones among
+        them alone make up the noise, and further ones add to it. A round that fewer
+        clients answer is refused. None is all clients: no client may drop out.
     adjacency : {'zero-out', 'add-remove', 'replace'}, default='zero-out'
         What a neighbouring data set does with a unit: send zeros, not exist, or send
         anything else, which doubles the noise.
@@ -64,6 +64,8 @@ class DistributedDP(FrozenParams):
     mode : {'fast', 'faithful'}, default='fast'
         'faithful' draws every client's share. 'fast' draws their sum, which has the
         same law, but whoever runs it holds exact sums.
+    max_colluders : int, default=0
+        Clients that may tell their shares: the noise is made of ``n_min`` less these.
 
     Examples
     --------
@@ -79,6 +81,7 @@ class DistributedDP(FrozenParams):
     adjacency: Literal["zero-out", "add-remove", "replace"] = "zero-out"
     unit: Unit = "client"
     mode: Mode = "fast"
+    max_colluders: int = 0
 
     @property
     def private(self) -> bool:
@@ -93,14 +96,15 @@ class DistributedDP(FrozenParams):
             unit=(self.unit, ("client", "example")),
             mode=(self.mode, _MODES),
         )
-        n_min = self.n_min
-        if n_min is not None and (
-            isinstance(n_min, bool) or not isinstance(n_min, Integral) or n_min < 1
+        for name, value, least in (
+            ("n_min", 1 if self.n_min is None else self.n_min, 1),
+            ("max_colluders", self.max_colluders, 0),
         ):
-            raise ValueError(
-                f"n_min={n_min!r} is no number of clients; pass a whole number from 1 "
-                "on, or None for all of them."
-            )
+            if not is_count(value, least):
+                raise ValueError(
+                    f"{name}={value!r} is no number of clients; pass a whole number "
+                    f"from {least} on."
+                )
 
     def strength(self, n_units: int) -> float:
         """L2 bound of a unit over the noise of a single release."""
@@ -122,10 +126,12 @@ class DistributedDP(FrozenParams):
         """Build the mechanism of one run."""
         n_clients = self._n_clients(plan)
         n_min = n_clients if self.n_min is None else int(self.n_min)
+        n_shares = self._n_shares(n_min)
         common = account(plan, self.unit, entropy, ledger, label)
-        common |= {"n_min": n_min, "mode": self.mode, "adjacency": self.adjacency}
+        common |= {"n_min": n_min, "n_shares": n_shares}
+        common |= {"mode": self.mode, "adjacency": self.adjacency}
         if plan.norm == "l1":
-            return self._laplace(plan, n_min, n_clients, common)
+            return self._laplace(plan, n_shares, n_clients, common)
         from skfedcal.privacy._accounting import calibrate
         from skfedcal.privacy._distributed import DistributedGaussian
 
@@ -135,7 +141,7 @@ class DistributedDP(FrozenParams):
             n_rounds=plan.n_participations,
             accountant="gdp",
             n_values=plan.n_values,
-            n_shares=n_min,
+            n_shares=n_shares,
         )
         notes = (*noise.assumptions, *self._assumed(plan, n_min))
         return DistributedGaussian(
@@ -146,7 +152,7 @@ class DistributedDP(FrozenParams):
         )
 
     def _laplace(
-        self, plan: ReleasePlan, n_min: int, n_clients: int, common: dict[str, Any]
+        self, plan: ReleasePlan, n_shares: int, n_clients: int, common: dict[str, Any]
     ) -> DistributedLaplace:
         from skfedcal.privacy._accounting import table_slack
         from skfedcal.privacy._conversions import tv_slack
@@ -157,12 +163,12 @@ class DistributedDP(FrozenParams):
         if self.mode == "fast":
             slack = table_slack(n_values)
         else:
-            error = polya_error(n_values, n_min * plan.n_participations)
+            error = polya_error(n_values, n_shares * plan.n_participations)
             slack = tv_slack(error)
         return DistributedLaplace(
             pure_budget(self.eps, plan, slack),
             n_clients=n_clients,
-            assumptions=self._assumed(plan, n_min),
+            assumptions=self._assumed(plan, common["n_min"]),
             **common,
         )
 
@@ -181,10 +187,20 @@ class DistributedDP(FrozenParams):
             )
         return n_clients
 
+    def _n_shares(self, n_min: int) -> int:
+        """Shares that make up the noise: those of honest clients."""
+        honest = n_min - int(self.max_colluders)
+        if honest < 1:
+            raise ValueError(
+                f"max_colluders={self.max_colluders} of {n_min} clients leave nobody "
+                "to add noise; pass fewer, or a larger n_min."
+            )
+        return honest
+
     def _assumed(self, plan: ReleasePlan, n_min: int) -> tuple[str, ...]:
         from skfedcal.privacy._distributed import survivors_assumed
 
-        known = list(survivors_assumed(n_min))
+        known = list(survivors_assumed(n_min, self._n_shares(n_min)))
         if self.unit == "example":
             known.extend(rows_known(self.unit))
         if self.adjacency == "add-remove":

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import floor, prod
+from math import floor, isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,8 @@ _RESOLUTION = 1 << 40
 _FEW_VALUES = 64
 _WIDE_LIMIT = 2.0**55 * (1 - 2.0**-20)
 _LIMB_BITS = 32
+# Limbs are at most this size: 2**55 / 2**24, 2**24 * 2**8 and, rounded, 2**-8 * 2**40.
+EXACT_LIMIT = 1 << 32
 
 # Clip over lattice step. Squares of norms stay below 2**61, and sums over 2**32 clients
 # below 2**63, so that no check and no sum can wrap around.
@@ -79,13 +81,15 @@ class BlockCode:
             return floor(Fraction(self.spec.clip) / Fraction(self.step))
         return floor(radius**2 * (1 - 1e-12))
 
-    def n_bytes(self, n_clients: int) -> int:
-        """Size of one client's message; sums over `n_clients` must fit the words."""
-        width = 8
-        if self.step is not None:
-            largest = self.limit if self.spec.norm == "l1" else self.limit**0.5
-            width = 4 if n_clients * (largest + 1) < 2**31 else 8
-        return self.n_limbs * self.spec.size * width
+    @property
+    def largest(self) -> int:
+        """Largest size of an integer that stands for one unit.
+
+        Nothing bounds exact counts; a site refuses to send one beyond this.
+        """
+        if self.step is None:
+            return EXACT_LIMIT
+        return self.limit if self.spec.norm == "l1" else isqrt(self.limit)
 
     def encode(self, values: Array | CellRows) -> Integers | CellRows:
         """Integers of shape (n_clients, n_limbs, size) from one row per client.
@@ -160,10 +164,6 @@ class Codec:
                 f"{expected}."
             )
         return {name: code.encode(values[name]) for name, code in self.blocks.items()}
-
-    def n_bytes(self, n_clients: int) -> int:
-        """Size of one client's message."""
-        return sum(code.n_bytes(n_clients) for code in self.blocks.values())
 
     def zeros(self) -> dict[str, Integers]:
         """Sum over no clients."""

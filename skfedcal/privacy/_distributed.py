@@ -27,11 +27,11 @@ _GAP = (512 // 4) ** 2
 _FEW = 16
 
 
-def survivors_assumed(n_min: int) -> tuple[str, ...]:
-    """What must hold for noise that is made of `n_min` shares."""
+def survivors_assumed(n_min: int, n_shares: int) -> tuple[str, ...]:
+    """What must hold for noise that is made of the shares of honest clients."""
     return (
-        f"{n_min} or more of the clients in every sum draw their share of the noise as "
-        "agreed and keep it to themselves",
+        f"{n_shares} or more of the clients in every sum draw their share of the noise "
+        "as agreed and keep it to themselves",
         f"secure aggregation opens no sum of fewer than {n_min} clients",
     )
 
@@ -40,6 +40,8 @@ class _Survivors:
     """Refuse sums of fewer shares than the guarantee needs."""
 
     n_min: int
+    n_shares: int
+    max_colluders: int
     mode: Mode
 
     def check_plan(self, n_per_round: int | None) -> None:
@@ -70,14 +72,16 @@ class _Survivors:
 
 
 class DistributedGaussian(_Survivors, LatticeGaussian):
-    """A draw of the discrete Gaussian per client; `n_min` of them are enough.
+    """A draw of the discrete Gaussian per client; `n_shares` of them are enough.
 
     Parameters
     ----------
     plan : NoisePlan
         Noise multiplier and the rounds it pays for.
     n_min : int
-        Clients whose shares are sure to be in every sum.
+        Clients that are sure to be in every sum.
+    n_shares : int
+        Those of them whose shares make up the noise.
     mode : {'fast', 'faithful'}
         Whether the sum of the shares, or each client's share, is drawn.
     adjacency : str
@@ -91,12 +95,14 @@ class DistributedGaussian(_Survivors, LatticeGaussian):
         plan: NoisePlan,
         *,
         n_min: int,
+        n_shares: int,
         mode: Mode,
         adjacency: str,
         **account: Any,
     ) -> None:
         super().__init__(plan, **account)
-        self.n_min, self.mode = n_min, mode
+        self.n_min, self.n_shares, self.mode = n_min, n_shares, mode
+        self.max_colluders = n_min - n_shares
         self._adjacency = adjacency
         self._reach = 2.0 if adjacency == "replace" else 1.0
         self._trust = self.trust
@@ -114,36 +120,39 @@ class DistributedGaussian(_Survivors, LatticeGaussian):
         return GaussianShares() if self.mode == "faithful" else None
 
     def describe(self) -> str:
-        return f"{super().describe()}, {self.n_min}, {self.mode}, {self._adjacency}"
+        least = f"{self.n_min}, {self.n_shares}"
+        return f"{super().describe()}, {least}, {self.mode}, {self._adjacency}"
 
     @property
     def _lattice_sigma(self) -> float:
         from skfedcal.privacy._samplers import GAUSSIAN_BASE_SIGMA
 
-        return GAUSSIAN_BASE_SIGMA * sqrt(self.n_min)
+        return GAUSSIAN_BASE_SIGMA * sqrt(self.n_shares)
 
     def _drawn_sigma(self, n_clients: int | None) -> float:
-        return self._lattice_sigma * sqrt((n_clients or self.n_min) / self.n_min)
+        return self._lattice_sigma * sqrt((n_clients or self.n_min) / self.n_shares)
 
     def _draw(self, size: int, source: Entropy, n_clients: int | None) -> Integers:
         if self.mode == "faithful":
             return np.zeros(size, dtype=np.int64)
-        # What n_min clients draw is paid for; the rest is other noise on top of it.
-        extra = (n_clients or self.n_min) - self.n_min
-        return summed_gaussians(size, self.n_min, source) + summed_gaussians(
+        # What the honest draw is paid for; the rest is other noise on top of it.
+        extra = (n_clients or self.n_min) - self.n_shares
+        return summed_gaussians(size, self.n_shares, source) + summed_gaussians(
             size, extra, source
         )
 
 
 class DistributedLaplace(_Survivors, LatticeLaplace):
-    """A Polya share per client; `n_min` of them add up to discrete Laplace noise.
+    """A Polya share per client; `n_shares` of them add up to discrete Laplace noise.
 
     Parameters
     ----------
     budget : PureBudget
         Eps and how it is divided.
     n_min : int
-        Clients whose shares are sure to be in every sum.
+        Clients that are sure to be in every sum.
+    n_shares : int
+        Those of them whose shares make up the noise.
     n_clients : int
         Clients in all.
     mode : {'fast', 'faithful'}
@@ -159,17 +168,19 @@ class DistributedLaplace(_Survivors, LatticeLaplace):
         budget: PureBudget,
         *,
         n_min: int,
+        n_shares: int,
         n_clients: int,
         mode: Mode,
         adjacency: str,
         **account: Any,
     ) -> None:
         super().__init__(budget, model="DistributedDP", **account)
-        self.n_min, self.mode = n_min, mode
+        self.n_min, self.n_shares, self.mode = n_min, n_shares, mode
+        self.max_colluders = n_min - n_shares
         self._adjacency = adjacency
         self._reach = 2 if adjacency == "replace" else 1
         self._trust = self.trust
-        self._shared = mode == "faithful" or n_clients > n_min
+        self._shared = mode == "faithful" or n_clients > n_shares
 
     def open(
         self, run_id: str, rounds_done: int = 0, *, n_per_round: int | None = None,
@@ -192,13 +203,14 @@ class DistributedLaplace(_Survivors, LatticeLaplace):
 
         if self.mode == "fast":
             return None
-        return PolyaShares(self._scales(codec, round_index), self.n_min)
+        return PolyaShares(self._scales(codec, round_index), self.n_shares)
 
     def describe(self) -> str:
-        return f"{super().describe()}, {self.n_min}, {self.mode}, {self._adjacency}"
+        least = f"{self.n_min}, {self.n_shares}"
+        return f"{super().describe()}, {least}, {self.mode}, {self._adjacency}"
 
     def _n_laws(self, n_clients: int | None) -> float:
-        return (n_clients or self.n_min) / self.n_min
+        return (n_clients or self.n_min) / self.n_shares
 
     def _draw(
         self, size: int, scale: float, source: Entropy, n_clients: int | None
@@ -208,9 +220,9 @@ class DistributedLaplace(_Survivors, LatticeLaplace):
         if self.mode == "faithful":
             return np.zeros(size, dtype=np.int64)
         drawn = super()._draw(size, scale, source, n_clients)
-        extra = (n_clients or self.n_min) - self.n_min
+        extra = (n_clients or self.n_min) - self.n_shares
         if extra:
-            drawn = drawn + polya_sum(size, scale, extra, self.n_min, source)
+            drawn = drawn + polya_sum(size, scale, extra, self.n_shares, source)
         return drawn
 
 

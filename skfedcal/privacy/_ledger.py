@@ -6,7 +6,7 @@ import os
 import pickle
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,7 @@ from skfedcal.exceptions import LedgerCorruptedError
 from skfedcal.privacy._ledger_file import FileStore, MemoryStore, check_path
 from skfedcal.privacy._ledger_records import (
     GENESIS,
+    Account,
     Record,
     Totals,
     check_budget,
@@ -82,6 +83,9 @@ class PrivacyLedger:
     >>> ledger.spent() < 1.0
     True
     """
+
+    # What an account adds up to.
+    _epsilon: Callable[[Account, float], float] = staticmethod(Account.epsilon)
 
     def __init__(
         self,
@@ -166,7 +170,7 @@ class PrivacyLedger:
             refuse_looser_budget(self._where, self.budget, totals)
             account = totals.account(population)
             refuse_other_unit(account, entry)
-            refuse_overspending(self.budget, account, entry)
+            refuse_overspending(self.budget, account, entry, self._epsilon)
             return self._store.append(entry)["id"]
 
     def spent(self, delta: float | None = None, population: str | None = None) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from skfedcal.exceptions import BudgetExceededError
 from skfedcal.privacy._ledger_records import (
     Account,
@@ -52,16 +54,21 @@ def refuse_other_unit(account: Account, entry: Record) -> None:
         )
 
 
-def refuse_overspending(budget: Budget | None, account: Account, entry: Record) -> None:
+def refuse_overspending(
+    budget: Budget | None,
+    account: Account,
+    entry: Record,
+    epsilon: Callable[[Account, float], float] = Account.epsilon,
+) -> None:
     """Refuse a debit that the budget does not cover."""
     if budget is None:
         return
     eps, delta = budget
-    total = account.plus(read_event(entry["event"])).epsilon(delta)
+    total = epsilon(account.plus(read_event(entry["event"])), delta)
     if not total <= eps * (1 + BUDGET_RTOL):
         raise BudgetExceededError(
             f"The debit {entry['label']!r} would bring population "
             f"{entry['population']!r} to eps = {total:.6g} at delta = {delta:g}; "
-            f"the budget is eps = {eps:g}, of which {account.epsilon(delta):.6g} "
+            f"the budget is eps = {eps:g}, of which {epsilon(account, delta):.6g} "
             f"is spent. Nothing was debited."
         )

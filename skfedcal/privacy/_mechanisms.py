@@ -15,6 +15,7 @@ from skfedcal.privacy._report import PrivacyReport
 if TYPE_CHECKING:
     from skfedcal.privacy._accounting import NoisePlan
     from skfedcal.privacy._entropy import Entropy
+    from skfedcal.privacy._events import PrivacyEvent
     from skfedcal.privacy._randomizers import Randomizer
 
 
@@ -51,6 +52,14 @@ class SumMechanism(Protocol):
     @property
     def n_min(self) -> int:
         """Least number of clients in a sum that may be opened."""
+
+    @property
+    def max_colluders(self) -> int:
+        """Clients of a sum that may tell the server what they know."""
+
+    @property
+    def event(self) -> PrivacyEvent | None:
+        """What the whole run costs, once it is paid; None: nothing is promised."""
 
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         """Say how the blocks of one round are written."""
@@ -95,6 +104,15 @@ class ExactSum:
     def n_min(self) -> int:
         """Nothing is promised that a smaller sum would break."""
         return 0
+
+    @property
+    def max_colluders(self) -> int:
+        """Nothing is promised that they would break."""
+        return 0
+
+    @property
+    def event(self) -> None:
+        """Nothing is paid."""
 
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         return Codec({n: BlockCode(b, exact_step(b)) for n, b in spec.items()})

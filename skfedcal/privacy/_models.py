@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from skfedcal._params import FrozenParams
@@ -324,6 +324,12 @@ def check_choices(**choices: tuple[object, tuple[str, ...]]) -> None:
 
 def _is_real(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_count(value: object, least: int) -> bool:
+    """Tell whether a value is a whole number from `least` on."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return whole and value >= least  # type: ignore[operator]
 
 
 def rows_known(unit: Unit) -> tuple[str, ...]:

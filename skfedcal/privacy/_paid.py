@@ -59,11 +59,13 @@ class PaidSum:
         self._label = label
         self._population = population
         self._receipt: str | None = None
+        self.event: PrivacyEvent | None = None
         self._next_round = 0
         self._clips: dict[str, float | None] = {}
 
-    # Clients in a sum that may be opened: no noise is made of shares.
-    n_min = 0
+    # Clients in a sum that may be opened, and those of them whose noise does not count:
+    # no noise is made of shares.
+    n_min = max_colluders = 0
 
     @property
     def secure(self) -> bool:
@@ -92,6 +94,7 @@ class PaidSum:
     ) -> None:
         self._releases_left -= rounds_done
         self._next_round = rounds_done
+        self.event = event
         self._receipt = self._ledger.debit(
             event,
             label=self._label,

@@ -35,6 +35,7 @@ __all__ = [
     "check_scale",
     "polya_error",
     "polya_law",
+    "polya_limit",
     "polya_shares",
     "polya_sum",
 ]
@@ -46,6 +47,8 @@ _MAX_ARRIVALS = 60
 # A larger mean is drawn in parts: the numbers of a table grow with it.
 _MAX_MEAN = 64
 _CUT = _CDF_BITS + 16
+# Chance, in bits, that one of the shares of a sum is beyond its limit.
+_LIMIT_BITS = 100
 # Stream of shares that the server draws in a simulation.
 _TOGETHER = 1
 
@@ -126,6 +129,17 @@ def polya_error(n_values: int, n_shares: int) -> float:
     counts = 400 * (n_shares + arrivals / _MAX_MEAN) * 2.0**-128
     # Twice, for what the fixed-point weights and the cut tails leave out.
     return 2 * (counts + arrivals * SIZE_ERROR)
+
+
+def polya_limit(scale: float, n_values: int) -> int:
+    """Return a size that one of `n_values` shares exceeds with chance ``2**-100``.
+
+    Each of the two parts of a share is one of several that add up to a geometric
+    variable, and none of them is negative: it reaches k with chance ``exp(-k / scale)``
+    at most. Over a million sums the chance is below ``2**-80``.
+    """
+    bits = _LIMIT_BITS + 1 + math.log2(max(n_values, 1))
+    return math.ceil(scale * bits * math.log(2)) + 1
 
 
 def _arrive(

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal.privacy._codec import Codec, Encoded, Integers, add_up
 from skfedcal.privacy._oracles import Oracle
-from skfedcal.privacy._polya import polya_law, polya_shares
+from skfedcal.privacy._polya import polya_law, polya_limit, polya_shares
 from skfedcal.privacy._reports import one_hot_cells, report
 from skfedcal.privacy._samplers import (
     _geometric_tables,
     discrete_gaussian_base,
     discrete_laplace,
+    gaussian_base_limit,
+    laplace_limit,
 )
 from skfedcal.privacy._streams import ClientStreams
 
@@ -30,8 +32,21 @@ _CHUNK_WORDS = 1 << 20
 Totals = dict[str, NDArray[np.int64]]
 
 
+class Bound(NamedTuple):
+    """Largest size of an integer in an answer, given the units of a client.
+
+    `unit` counts once for each unit, `share` once for each client.
+    """
+
+    unit: int
+    share: int = 0
+
+
 class Randomizer(Protocol):
     """Randomness of clients; whatever they send has passed it."""
+
+    def bounds(self, codec: Codec, n_clients: int) -> dict[str, Bound]:
+        """Largest integers that clients send, in sums over `n_clients`."""
 
     def reports(self, encoded: Mapping[str, Encoded], streams: ClientStreams) -> Totals:
         """Give the sum of what the units send, one row of `encoded` each."""
@@ -42,6 +57,16 @@ class Randomizer(Protocol):
 
 class _Shares:
     """Noise that does not depend on the answer."""
+
+    def bounds(self, codec: Codec, n_clients: int) -> dict[str, Bound]:
+        return {
+            name: Bound(code.largest, self._limit(name, code.spec.size * n_clients))
+            for name, code in codec.blocks.items()
+        }
+
+    def _limit(self, name: str, n_values: int) -> int:
+        """Largest size of a share, where so many numbers of a block are drawn."""
+        raise NotImplementedError
 
     def reports(self, encoded: Mapping[str, Encoded], streams: ClientStreams) -> Totals:
         return {name: add_up(rows) for name, rows in encoded.items()}
@@ -73,6 +98,9 @@ class PolyaShares(_Shares):
     scales: Mapping[str, float]
     n_shares: int
 
+    def _limit(self, name: str, n_values: int) -> int:
+        return polya_limit(self.scales[name], n_values)
+
     def _block(
         self, name: str, size: int, streams: ClientStreams, stream: int
     ) -> Integers:
@@ -95,6 +123,9 @@ class LaplaceShares(_Shares):
 
     scales: Mapping[str, float]
 
+    def _limit(self, name: str, n_values: int) -> int:
+        return laplace_limit(self.scales[name])
+
     def _block(
         self, name: str, size: int, streams: ClientStreams, stream: int
     ) -> Integers:
@@ -114,6 +145,9 @@ class LaplaceShares(_Shares):
 @dataclass(frozen=True, slots=True)
 class GaussianShares(_Shares):
     """One draw of the discrete Gaussian of scale 512 per client and number."""
+
+    def _limit(self, name: str, n_values: int) -> int:
+        return gaussian_base_limit()
 
     def _block(
         self, name: str, size: int, streams: ClientStreams, stream: int
@@ -138,6 +172,9 @@ class LocalReports:
 
     oracles: Mapping[str, Oracle]
 
+    def bounds(self, codec: Codec, n_clients: int) -> dict[str, Bound]:
+        return dict.fromkeys(codec.blocks, Bound(1))
+
     def reports(self, encoded: Mapping[str, Encoded], streams: ClientStreams) -> Totals:
         out = {}
         for i, (name, rows) in enumerate(sorted(encoded.items())):
@@ -156,6 +193,9 @@ class LocalReports:
 @dataclass(frozen=True, slots=True)
 class OneHotRows:
     """Rows as they are, if they are what `LocalReports` could report."""
+
+    def bounds(self, codec: Codec, n_clients: int) -> dict[str, Bound]:
+        return dict.fromkeys(codec.blocks, Bound(1))
 
     def reports(self, encoded: Mapping[str, Encoded], streams: ClientStreams) -> Totals:
         for name, rows in encoded.items():

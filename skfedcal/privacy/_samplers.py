@@ -24,7 +24,9 @@ __all__ = [
     "discrete_gaussian",
     "discrete_gaussian_base",
     "discrete_laplace",
+    "gaussian_base_limit",
     "geometric",
+    "laplace_limit",
 ]
 
 # The law of 128*X1 + X2 for two draws of scale 512 differs from the discrete Gaussian
@@ -131,6 +133,17 @@ def discrete_laplace(n: int, scale: float, entropy: Entropy) -> NDArray[np.int64
         )
     pairs = geometric(2 * n, scale, entropy)
     return pairs[::2] - pairs[1::2]
+
+
+def gaussian_base_limit() -> int:
+    """Return the largest size of a draw of `discrete_gaussian_base`."""
+    return len(_gaussian_table().high) - 1
+
+
+def laplace_limit(scale: float) -> int:
+    """Return the largest size of a draw of `discrete_laplace`."""
+    base, tables = _geometric_tables(float(scale))
+    return sum(base**i * (len(table.high) - 1) for i, table in enumerate(tables))
 
 
 def geometric(n: int, scale: float, entropy: Entropy) -> NDArray[np.int64]:

@@ -16,12 +16,13 @@ from skfedcal._sklearn_compat import (
     undone_on_error,
 )
 from skfedcal.algorithms._class_statistics import ClassMoments, scaled_rows
-from skfedcal.data._features import check_features, read_features
+from skfedcal.data._features import check_features
 from skfedcal.data._partition import as_generator
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._mixin import CLIP_RANGE, PrivacyMixin
 from skfedcal.training import _gaussian
 from skfedcal.training._predict import LogitsClassifierMixin
+from skfedcal.training._sites import read_rows
 
 # The longest one row can be: a count, features and products, each at most 1.
 ROW_LENGTH = sqrt(3.0)
@@ -202,10 +203,11 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : list of (features, labels) pairs, list of arrays, or array-like
+        X : list of (features, labels) pairs, list of arrays, array-like, RemoteClients
             All of these are read: ``fit([(X1, y1), ...])``, ``fit({name: (X1, y1)})``,
             ``fit([X1, ...], [y1, ...])``, ``fit(X, y)`` (one client) and
-            ``fit(X, y, client_ids=ids)``.
+            ``fit(X, y, client_ids=ids)``. `RemoteClients` are sites that keep their
+            features.
         y : array-like of shape (n_samples,), or list of these, default=None
             Labels; omitted when `X` is a list of pairs.
         client_ids : array-like of shape (n_samples,), default=None
@@ -219,16 +221,13 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
         """
         with undone_on_error(self):
             model = self._privacy_model()
-            read = read_features(
-                self, X, y, client_ids, classes=self.classes, private=model.private
-            )
-            return self._fit_clients(read)
+            return self._fit_clients(read_rows(self, X, y, client_ids, model))
 
     def _fit_clients(self, read):
         """Run the rounds on clients that are validated."""
         model, clients = self._privacy_model(), read.dataset
         runner = self.runner if self.runner is not None else FederatedRunner()
-        algorithm = self._make_algorithm(model, clients.rows.shape[1])
+        algorithm = self._make_algorithm(model, self.n_features_in_)
         self._check_runner(runner)
         self._given_prior(len(read.classes))  # refused before anything is paid
         schedule = runner.schedule(algorithm, len(clients))

@@ -26,6 +26,7 @@ from skfedcal.training._head import fit_head, with_head
 from skfedcal.training._local import LocalSGD
 from skfedcal.training._memory import ClientMemory
 from skfedcal.training._monitor import Monitor
+from skfedcal.training._sites import refuse_sites
 from skfedcal.training._torch import import_torch
 
 # First parameters and the order of rows come from other streams of the seed than noise
@@ -62,6 +63,7 @@ class BaseTrainer(
         import_torch()
         with undone_on_error(self):
             model = self._privacy_model()
+            refuse_sites(X)
             read = read_features(
                 self,
                 X,

@@ -19,6 +19,7 @@ from skfedcal.algorithms import (
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.federation import InProcess, Joblib, PartialSum, Request, respond
 from skfedcal.federation._backends import select
+from skfedcal.federation._engines import engine_of
 from skfedcal.privacy import CentralDP, PrivacyLedger
 from skfedcal.privacy._entropy import SeededEntropy
 from skfedcal.privacy._mechanisms import ExactSum
@@ -376,6 +377,6 @@ def test_an_engine_with_other_clients_is_refused_before_it_is_paid():
     ],
 )
 def test_the_engine_follows_the_parameters(options, expected):
-    engine = FederatedRunner(**options)._engine(DATA)
+    engine = engine_of(FederatedRunner(**options), DATA)
     assert type(engine) is type(expected)
     assert engine == expected

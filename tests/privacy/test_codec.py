@@ -317,18 +317,21 @@ def test_blocks_that_were_not_announced_are_refused(change):
         CODEC.encode(rows)
 
 
-def test_message_bytes_by_hand():
-    # 6 lattice numbers of 4 bytes, 4 reals of 3 words of 8 bytes, 2 counts of 8 bytes.
-    assert CODEC.n_bytes(10) == 6 * 4 + 4 * 24 + 2 * 8
-    # A bound of 100 steps: 2^31 / 100 clients are too many for 4 bytes.
-    assert CODEC.n_bytes(2**31 // 100) == 6 * 8 + 4 * 24 + 2 * 8
-
-
 @laws
-@given(lattice_codes(), st.integers(1, 10**7))
-def test_sums_fit_the_words_that_are_counted(code, n_clients):
-    # The largest single integer: the whole bound in one number.
-    largest = code.limit if code.spec.norm == "l1" else math.isqrt(code.limit)
-    width = code.n_bytes(n_clients) // code.spec.size
-    assert width in (4, 8)
-    assert n_clients * largest < 2 ** (8 * width - 1)
+@given(lattice_codes())
+def test_no_integer_is_larger_than_the_code_says(code):
+    # The whole bound in one number.
+    row = np.zeros((1, *code.spec.shape))
+    row.flat[0] = code.spec.clip
+    found = np.abs(code.encode(row)).max()
+    assert found <= code.largest
+    if code.spec.norm == "l1":
+        assert code.largest == code.limit
+    else:
+        assert code.largest**2 <= code.limit < (code.largest + 1) ** 2
+
+
+def test_limbs_are_within_their_bound():
+    code = BlockCode(BlockSpec((4,)))
+    far = np.array([[2.0**55, -(2.0**55), 2.0**24 - 2.0**-8, 2.0**-8 - 2.0**-60]])
+    assert np.abs(code.encode(far)).max() <= code.largest == 2**32

@@ -21,7 +21,13 @@ from skfedcal import (
     load,
     make_federation,
 )
-from skfedcal.algorithms import BlockSpec, CellRows, ClassHistograms
+from skfedcal.algorithms import (
+    BlockSpec,
+    CellRows,
+    ClassHistograms,
+    ScoreCounts,
+    TemperaturePosterior,
+)
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.exceptions import BudgetExceededError, NotEnoughClientsError
 from skfedcal.federation import InProcess, Joblib, Request, respond
@@ -678,6 +684,7 @@ def test_models_survive_saving_cloning_and_searching(tmp_path):
         "adjacency": "replace",
         "unit": "client",
         "mode": "faithful",
+        "max_colluders": 0,
     }
     estimator.set_params(privacy__eps=4.0)
     assert estimator.privacy == replace(model, eps=4.0)
@@ -701,6 +708,9 @@ def test_models_survive_saving_cloning_and_searching(tmp_path):
         (DistributedDP(1.0, adjacency="any"), "adjacency='any' is unknown"),
         (DistributedDP(1.0, unit="row"), "unit='row' is unknown"),
         (DistributedDP(1.0, mode="slow"), "mode='slow' is unknown"),
+        (DistributedDP(1.0, max_colluders=-1), "max_colluders=-1 is no number"),
+        (DistributedDP(1.0, max_colluders=1.5), "max_colluders=1.5 is no number"),
+        (DistributedDP(1.0, n_min=4, max_colluders=4), "leave nobody to add noise"),
     ],
 )
 def test_values_that_cannot_be_are_named(model, message):
@@ -713,3 +723,36 @@ def test_strength_is_that_of_the_noise():
     assert DistributedDP(1.0, 1e-5).strength(100) == pytest.approx(mu)
     halved = DistributedDP(1.0, 1e-5, adjacency="replace").strength(100)
     assert halved == pytest.approx(mu / 2)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [TemperaturePosterior(), ScoreCounts((3,), clip=1.0)]
+)
+@pytest.mark.parametrize("mode", ["fast", "faithful"])
+def test_noise_is_made_of_the_shares_of_honest_clients(algorithm, mode):
+    """As if the colluders were not there; but sums without them are refused."""
+    rows, labels = np.zeros((9, 2)), np.zeros(9, dtype=int)
+    data = FederatedDataset(rows, labels, np.arange(10), range(9), 2)
+
+    def built(**options):
+        model = DistributedDP(1.0, mode=mode, **options)
+        plan = FederatedRunner().release_plan(algorithm, data, "client")
+        mechanism = model.mechanism(plan, entropy=OSEntropy(), ledger=None)
+        spec = algorithm.spec(algorithm.broadcast(algorithm.init(2)))
+        return mechanism, mechanism.codec(spec)
+
+    mechanism, codec = built(n_min=8, max_colluders=3)
+    five, expected = built(n_min=5)
+    assert codec.blocks == expected.blocks
+    assert mechanism.randomizer(codec, 0) == five.randomizer(expected, 0)
+    assert mechanism.n_min == 8 and five.n_min == 5
+    assert mechanism.report().noise_multiplier == five.report().noise_multiplier
+    assert "5 or more" in mechanism.report().assumptions[0]
+    assert "fewer than 8" in mechanism.report().assumptions[1]
+    mechanism.open("run", n_per_round=9)
+    with pytest.raises(NotEnoughClientsError, match="7 clients answered"):
+        mechanism.release(codec.zeros(), codec, 0, 7)
+    found = mechanism.release(codec.zeros(), codec, 0, 9)
+    five.open("run", n_per_round=9)
+    same = five.release(expected.zeros(), expected, 0, 9)
+    assert found.noise == same.noise

@@ -2,6 +2,7 @@
 
 from skfedcal.cli.commands._demo import DEMO
 from skfedcal.cli.commands._fit import FIT
+from skfedcal.cli.commands._flower import FLOWER
 from skfedcal.cli.commands._predict import PREDICT
 
-COMMANDS = (DEMO, FIT, PREDICT)
+COMMANDS = (DEMO, FIT, PREDICT, FLOWER)

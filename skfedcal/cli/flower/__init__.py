@@ -1,0 +1,1 @@
+"""What ``skfedcal flower`` does: an app, keys, checks and a trial on one machine."""

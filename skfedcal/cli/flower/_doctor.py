@@ -1,0 +1,247 @@
+"""Checks before a deployment: each gives lines of ok, warn or fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from skfedcal._version import __version__
+from skfedcal.cli.flower._app import read_app, run_config
+
+if TYPE_CHECKING:
+    from skfedcal.federation import SitePolicy
+
+Verdict = Literal["ok", "warn", "fail"]
+# Oldest versions that the extra allows, and the first that is not known to work.
+FLWR, CRYPTOGRAPHY = ((1, 40), (2,)), ((42,), None)
+# What SuperLink and SuperNode listen on by default.
+SUPERLINK_PORT, SUPERNODE_PORT = 8000, 9094
+
+
+class Line(NamedTuple):
+    """One finding."""
+
+    verdict: Verdict
+    what: str
+    text: str
+
+
+def check_versions() -> Iterator[Line]:
+    """Versions of what is installed."""
+    found = sys.version_info
+    yield _judged(found >= (3, 11), "python", f"{found[0]}.{found[1]}.{found[2]}")
+    for name, (least, below) in (("flwr", FLWR), ("cryptography", CRYPTOGRAPHY)):
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            text = 'not installed: pip install "skfedcal[flower]"'
+            yield Line("fail", name, text)
+            continue
+        numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:3])
+        good = numbers >= least and (below is None or numbers < below)
+        wanted = f"{least[0]}.{least[1]}" if len(least) > 1 else f"{least[0]}"
+        yield _judged(good, name, version, f"{version}; {wanted} or newer is needed")
+
+
+def check_app(folder: str) -> Iterator[Line]:
+    """The app: its pin, its modules and its run config."""
+    try:
+        content = read_app(folder)
+    except (OSError, ValueError) as error:
+        yield Line("fail", "app", str(error))
+        return
+    pins = [d for d in content["project"]["dependencies"] if d.startswith("skfedcal")]
+    same = pins and pins[0].endswith(f"=={__version__}")
+    yield Line(
+        "ok" if same else "warn",
+        "app",
+        f"{content['project']['name']}, written for {pins[0] if pins else 'nothing'}; "
+        f"this is {__version__}",
+    )
+    app = content["tool"]["flwr"]["app"]
+    for name in ("clientapp", "serverapp"):
+        module = str(app["components"].get(name, "")).partition(":")[0]
+        path = Path(folder, *module.split(".")).with_suffix(".py")
+        yield _judged(bool(module) and path.exists(), name, str(path), f"no {path}")
+    yield from check_run_config(app["config"])
+
+
+def check_run_config(config: Mapping[str, Any]) -> Iterator[Line]:
+    """What a run would do, as far as it can be told beforehand."""
+    import skfedcal
+
+    method = str(config.get("method"))
+    yield _judged(
+        method in skfedcal.__all__, "method", method, f"skfedcal has no {method!r}"
+    )
+    for name, kind in (("classes", list), ("options", dict)):
+        try:
+            good = isinstance(json.loads(str(config.get(name))), kind)
+        except ValueError:
+            good = False
+        text = str(config.get(name))
+        yield _judged(good, name, text, f"{text!r} is no JSON {kind.__name__}")
+    if not config.get("secure"):
+        yield Line("warn", "secure", "false: the server sees the answer of each site")
+    else:
+        yield Line("ok", "secure", "true: answers are masked")
+    if config.get("privacy") == "none":
+        yield Line("warn", "privacy", "none: exact sums are released")
+    else:
+        yield Line("ok", "privacy", f"{config.get('privacy')}, eps {config.get('eps')}")
+    if not config.get("ledger") and config.get("privacy") != "none":
+        yield Line("warn", "ledger", "none: nobody adds up what runs spend")
+    for name in ("out", "ledger", "checkpoint"):
+        path = str(config.get(name) or "")
+        if path and not Path(path).is_absolute():
+            text = f"{path} is relative: it will be in the folder of the SuperLink"
+            yield Line("warn", name, text)
+
+
+def check_environment(environment: Mapping[str, str]) -> Iterator[Line]:
+    """What Flower would send or fetch by itself."""
+    for name, value, text in (
+        ("FLWR_TELEMETRY_ENABLED", "0", "Flower reports its use to its makers"),
+        ("FLWR_DISABLE_UPDATE_CHECK", "1", "Flower looks for new versions"),
+        (
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION",
+            "1",
+            "the SuperLink installs what an app asks for, from the internet, unless it "
+            "is started with --disable-runtime-dependency-installation",
+        ),
+    ):
+        good = environment.get(name) == value
+        text = f"not {value}: {text}"
+        yield Line("ok", name, value) if good else Line("warn", name, text)
+
+
+def check_ports(ports: Sequence[int]) -> Iterator[Line]:
+    """Whether a server could listen here."""
+    for port in ports:
+        with socket.socket() as probe:
+            # As servers do: what is left of old connections is no hindrance.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                text = f"{error.strerror}. If it is no SuperLink or SuperNode of yours,"
+                yield Line("warn", f"port {port}", f"{text} pass another --port there")
+            else:
+                yield Line("ok", f"port {port}", "free")
+
+
+def check_connections(environment: Mapping[str, str]) -> Iterator[Line]:
+    """Where ``flwr run`` would connect to."""
+    home = environment.get("FLWR_HOME") or os.path.expanduser("~/.flwr")
+    path = Path(home, "config.toml")
+    try:
+        found = tomllib.loads(path.read_text()).get("superlink", {})
+    except OSError:
+        yield Line("warn", "connections", f"no {path}: flwr run has nowhere to go")
+        return
+    except ValueError as error:
+        yield Line("fail", "connections", f"{path}: {error}")
+        return
+    for name, entry in found.items():
+        if not isinstance(entry, dict) or "address" not in entry:
+            continue
+        local = str(entry["address"]).startswith(("127.", "localhost", "[::1]"))
+        bad = bool(entry.get("insecure")) and not local
+        text = f"{entry['address']}" + (
+            ", without TLS" if entry.get("insecure") else ""
+        )
+        yield Line("fail" if bad else "ok", f"connection {name}", text)
+
+
+def check_site(path: str) -> Iterator[Line]:
+    """A site as its file configures it."""
+    from skfedcal.federation._node_config import site_from_config, whole_config
+
+    try:
+        site = site_from_config({"site-config": path})
+        config = whole_config({"site-config": path})
+    except (ValueError, OSError) as error:
+        yield Line("fail", "site", str(error))
+        return
+    yield Line("ok", "site", f"{site.name}: {site.policy}")
+    yield from check_policy(site.policy)
+    yield from check_labels(str(config["data-path"]), site.policy)
+    if "roster" not in config:
+        text = "none: the server is trusted to pass on the keys of the other sites"
+        yield Line("warn", "roster", text)
+    if "ledger" not in config:
+        yield Line("warn", "ledger", "none: the site does not add up what it answers")
+    yield from check_secret_file(str(config.get("site-key", "")))
+
+
+def check_policy(policy: SitePolicy) -> Iterator[Line]:
+    """What a policy leaves open, and names in it that nothing has."""
+    from skfedcal.federation._wire import ALGORITHMS
+
+    unknown = [m for m in policy.methods or () if m.partition(":")[0] not in ALGORITHMS]
+    if unknown:
+        text = f"no algorithm {unknown[0]!r}; there are {', '.join(ALGORITHMS)}"
+        yield Line("fail", "methods", text)
+    if policy.methods is None:
+        yield Line("warn", "methods", "all algorithms are answered")
+    if policy.noise == "none":
+        text = "none: exact sums are answered, and are in no ledger"
+        yield Line("warn", "noise", text)
+    if policy.classes is None:
+        text = "none: a server that leaves one out learns whether the site has it"
+        yield Line("warn", "classes", text)
+    for name in ("allow_plain", "allow_seeded_noise"):
+        if getattr(policy, name):
+            yield Line("warn", name, "true: that is for simulations")
+
+
+def check_labels(path: str, policy: SitePolicy) -> Iterator[Line]:
+    """Whether a file has labels that the policy does not know."""
+    from skfedcal.federation import SiteRows
+
+    known = policy.classes
+    if known is None:
+        return
+    labels = SiteRows.load(path).labels
+    odd = sorted({str(label) for label in labels.tolist()} - set(known))
+    found = f"{len(labels)} rows of {len(known)} classes"
+    text = f"the file has the label {odd[0]!r}, which is none of them" if odd else ""
+    yield _judged(not odd, "classes", found, text)
+
+
+def check_secret_file(path: str) -> Iterator[Line]:
+    """Whether others may read a file with a secret."""
+    if path and os.name == "posix" and Path(path).exists():
+        mode = Path(path).stat().st_mode & 0o777
+        text = f"others may read {path}: chmod 600"
+        yield _judged(not mode & 0o077, "permissions", f"{path}: {mode:o}", text)
+
+
+def check_roster(path: str, folder: str | None) -> Iterator[Line]:
+    """The roster, and whether it has the sites that a run waits for."""
+    from skfedcal.cli.flower._keys import fingerprint
+    from skfedcal.federation import Roster
+
+    try:
+        roster = Roster.load(path)
+    except (ValueError, OSError) as error:
+        yield Line("fail", "roster", str(error))
+        return
+    yield Line("ok", "roster", f"{len(roster.sites)} sites, {fingerprint(roster)}")
+    config = {} if folder is None else run_config(folder)
+    wanted = [n.strip() for n in str(config.get("sites", "")).split(",") if n.strip()]
+    missing = sorted(set(wanted) - set(roster.sites))
+    if missing:
+        yield Line("fail", "roster", f"has no {', '.join(missing)}")
+
+
+def _judged(good: bool, what: str, text: str, otherwise: str | None = None) -> Line:
+    return Line("ok" if good else "fail", what, text if good else otherwise or text)

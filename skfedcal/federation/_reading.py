@@ -1,0 +1,214 @@
+"""How a site turns the scores and labels of its file into what an algorithm sees.
+
+A request says which label each column stands for; the site maps its own labels. Its
+texts of refusal go to the server, so that they hold nothing of the rows. Needs numpy
+only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal.data._dataset import FederatedDataset
+from skfedcal.data._npz import read_npz
+from skfedcal.data._to_logits import check_finite, check_given, to_logits
+from skfedcal.exceptions import SiteRefusalError
+
+Array = NDArray[Any]
+Label = str | int | float | bool
+
+_FLOATS = (np.float64, np.float32)
+_MAX_BYTES = 8 * 2**30
+# Arrays of scores by what they hold, as in `load_federation`.
+_SCORES = {
+    "logits": "logits",
+    "proba": "proba",
+    "prob": "proba",
+    "features": "features",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteRows:
+    """Scores (or features) and labels of one site, as its file has them.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n,) or (n, n_columns)
+        One column per class, or per class but the first; or features.
+    labels : ndarray of shape (n,)
+        Labels, as they are known to all sites.
+    kind : {'scores', 'logits', 'proba', 'features'}, default='scores'
+        What the file calls the scores; a request that reads something else is
+        refused. 'scores' leaves it to the request.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal.federation import SiteRows
+    >>> len(SiteRows(np.array([[2.0, 0.0], [0.5, 1.0]]), np.array(["sick", "well"])))
+    2
+    """
+
+    scores: Array
+    labels: Array
+    kind: Literal["scores", "logits", "proba", "features"] = "scores"
+
+    def __post_init__(self) -> None:
+        scores, labels = np.asarray(self.scores), np.asarray(self.labels)
+        if scores.ndim == 1:
+            scores = scores[:, None]
+        if scores.ndim != 2 or labels.shape != scores.shape[:1]:
+            raise ValueError(
+                f"Scores of shape {scores.shape} and labels of shape {labels.shape}: "
+                "pass one row of scores and one label per example."
+            )
+        if scores.dtype.kind not in "fiu" or labels.dtype.kind not in "iufbU":
+            raise ValueError(
+                f"Scores of type {scores.dtype} and labels of type {labels.dtype}: "
+                "pass numbers, and numbers or strings."
+            )
+        if scores.dtype not in _FLOATS:
+            half = scores.dtype == np.float16
+            scores = scores.astype(np.float32 if half else np.float64)
+        object.__setattr__(self, "scores", scores)
+        object.__setattr__(self, "labels", labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SiteRows:
+        """Read an .npz file with ``labels`` and ``logits``, ``proba`` or ``features``.
+
+        Parameters
+        ----------
+        path : str or path-like
+            File as `save_federation` writes it; clients in it are not told apart.
+
+        Returns
+        -------
+        SiteRows
+        """
+        arrays, found = read_npz(path, {*_SCORES, "labels"}, _MAX_BYTES)
+        names = [name for name in _SCORES if name in arrays]
+        if not names or "labels" not in arrays:
+            raise ValueError(
+                f"{path} needs the arrays 'labels' and 'logits', 'proba' or "
+                f"'features'; it has {sorted(found)}."
+            )
+        kind: Any = _SCORES[names[0]]
+        return cls(arrays[names[0]], arrays["labels"], kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Public agreement on what the rows of all sites mean.
+
+    Parameters
+    ----------
+    classes : tuple of str, int, float or bool
+        Label of each column, in column order.
+    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
+        What scores are.
+    n_columns : int, default=0
+        Columns of scores: one per class, or one less; 0 is one per class. Of features,
+        any number.
+    rows : {'logits', 'given', 'features'}, default='logits'
+        What the algorithm sees: logits of all classes, scores as they are, or features.
+    """
+
+    classes: tuple[Label, ...]
+    input_type: Literal["logits", "log_proba", "proba"] = "logits"
+    n_columns: int = 0
+    rows: Literal["logits", "given", "features"] = "logits"
+
+    def __post_init__(self) -> None:
+        n_classes = len(self.classes)
+        kinds = {_kind(label) for label in self.classes}
+        if n_classes < 2 or len(set(self.classes)) != n_classes or len(kinds) != 1:
+            raise ValueError(
+                f"classes={self.classes!r}: pass two or more distinct labels, all of "
+                "them numbers or all of them strings."
+            )
+        if self.rows == "features":
+            if self.n_columns < 1:
+                raise ValueError(
+                    f"n_columns={self.n_columns}: pass the number of features."
+                )
+        elif self.n_columns not in (0, n_classes, n_classes - 1):
+            raise ValueError(
+                f"n_columns={self.n_columns} does not fit {n_classes} classes; pass "
+                f"{n_classes} or {n_classes - 1}."
+            )
+
+    def dataset(self, own: SiteRows, name: Hashable) -> FederatedDataset:
+        """Rows of one site as an algorithm sees them.
+
+        Raises
+        ------
+        SiteRefusalError
+            If they are not what the agreement says.
+        """
+        n_classes = len(self.classes)
+        width = self.n_columns or n_classes
+        if own.scores.shape[1] != width:
+            raise SiteRefusalError(
+                f"the request reads {width} columns, this site has "
+                f"{own.scores.shape[1]}"
+            )
+        asked = "features" if self.rows == "features" else self.input_type
+        # Logarithms of probabilities are logits.
+        if own.kind not in ("scores", "logits" if asked == "log_proba" else asked):
+            raise SiteRefusalError(
+                f"the request reads {asked!r}, this site has {own.kind!r}"
+            )
+        labels = self._columns(own.labels)
+        try:
+            rows = self._seen(own.scores)
+        except ValueError as error:
+            # The text may tell of values.
+            raise SiteRefusalError(f"rows of this site are no {asked!r}") from error
+        ends = np.array([0, len(rows)])
+        return FederatedDataset(rows, labels, ends, [name], n_classes)
+
+    def _seen(self, scores: Array) -> Array:
+        n_classes, given = len(self.classes), self.rows == "given"
+        if not len(scores):
+            width = n_classes if self.rows == "logits" else scores.shape[1]
+            return np.zeros((0, width))
+        if self.rows == "features":
+            if not np.isfinite(scores).all():
+                raise ValueError("Features contain NaN or infinity.")
+            return scores
+        check_finite(scores)
+        if given:
+            check_given(scores, n_classes, input_type=self.input_type)
+            return scores
+        out: Array = to_logits(scores, n_classes, input_type=self.input_type)
+        return out
+
+    def _columns(self, labels: Array) -> Array:
+        """Column of each label."""
+        known = np.asarray(self.classes)
+        if (labels.dtype.kind == "U") != (known.dtype.kind == "U"):
+            raise SiteRefusalError(
+                "labels of this site are of another type than the classes"
+            )
+        order = np.argsort(known, kind="stable")
+        place = np.searchsorted(known[order], labels)
+        columns = order[np.minimum(place, len(order) - 1)]
+        if not (known[columns] == labels).all():
+            raise SiteRefusalError("labels of this site are not among the classes")
+        small = np.int16 if len(known) < 2**15 else np.int32
+        return columns.astype(small)
+
+
+def _kind(label: Label) -> str:
+    return "text" if isinstance(label, str) else "number"

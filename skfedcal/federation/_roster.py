@@ -1,0 +1,126 @@
+"""Who the sites are: long-lived signing keys, and the list of them every site holds.
+
+Without it a server could hand every client keys of its own making and read all masks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from skfedcal.federation._crypto import KEY_BYTES, Ed25519PrivateKey, sign, verify
+
+FORMAT = "skfedcal roster 1"
+_NAME = re.compile(r"[\w.@-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class SiteKey:
+    """Signing key of one site; it never leaves the site.
+
+    Parameters
+    ----------
+    name : str
+        Name of the site in the roster.
+    key : Ed25519PrivateKey
+        What it signs with.
+    """
+
+    name: str
+    key: Ed25519PrivateKey
+
+    def __repr__(self) -> str:
+        return f"SiteKey({self.name!r})"
+
+    @classmethod
+    def generate(cls, name: str) -> SiteKey:
+        """Fresh key."""
+        return cls(check_name(name), Ed25519PrivateKey.generate())
+
+    @property
+    def public(self) -> bytes:
+        """Public half, for the roster."""
+        return self.key.public_key().public_bytes_raw()
+
+    def sign(self, message: bytes) -> bytes:
+        """Signature of this site."""
+        return sign(self.key, message)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the key to a new file that only its owner can read."""
+        text = json.dumps(
+            {"site": self.name, "key": self.key.private_bytes_raw().hex()}
+        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(path, flags, 0o600), "w") as file:
+            file.write(text + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SiteKey:
+        """Read a key that `save` wrote."""
+        try:
+            found = json.loads(Path(path).read_text())
+            key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(found["key"]))
+            return cls(check_name(found["site"]), key)
+        except (ValueError, KeyError, TypeError):
+            # Not "from error": its text may hold the key.
+            raise ValueError(f"{path} is not a site key.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Public keys of all sites.
+
+    Parameters
+    ----------
+    sites : mapping of str to bytes
+        Public key of each site.
+    """
+
+    sites: Mapping[str, bytes]
+
+    def __post_init__(self) -> None:
+        for name, public in self.sites.items():
+            check_name(name)
+            if len(public) != KEY_BYTES:
+                raise ValueError(f"The key of site {name!r} has not {KEY_BYTES} bytes.")
+        if len(set(self.sites.values())) != len(self.sites):
+            raise ValueError("Two sites of the roster have the same key.")
+
+    def signed(self, name: str, message: bytes, signature: bytes) -> bool:
+        """Whether the site of this name signed a message."""
+        public = self.sites.get(name)
+        return public is not None and verify(public, message, signature)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the roster as JSON."""
+        keys = {name: public.hex() for name, public in sorted(self.sites.items())}
+        Path(path).write_text(
+            json.dumps({"format": FORMAT, "sites": keys}, indent=2) + "\n"
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Roster:
+        """Read a roster that `save` wrote."""
+        try:
+            found = json.loads(Path(path).read_text())
+            if found["format"] != FORMAT:
+                raise ValueError(f"its format is {found['format']!r}")
+            keys = {name: bytes.fromhex(key) for name, key in found["sites"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is not a roster of sites: {error}.") from error
+        return cls(keys)
+
+
+def check_name(name: str) -> str:
+    """Name of a site that can stand in files and messages."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no name of a site: pass letters, digits and '_.@-', at most "
+            "100 of them."
+        )
+    return name

@@ -1,0 +1,384 @@
+"""Requests as plain data: the same on the other side, or refused by name."""
+
+import json
+import warnings
+from dataclasses import dataclass, fields, is_dataclass, replace
+from inspect import isclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skfedcal import (
+    ClasswiseResiduals,
+    FedBinCalibrator,
+    FedHistogramCalibrator,
+    FedMLPCalibrator,
+    FedTempCalibrator,
+    FedVectorCalibrator,
+    ScoreHistogram,
+    algorithms,
+    federated_roc_auc_score,
+    make_federation,
+)
+from skfedcal.algorithms._class_scores import ClassScoreCounts
+from skfedcal.algorithms._families import Family
+from skfedcal.federation import FederatedRunner, InProcess, Reading, Request
+from skfedcal.federation import _backends as backends
+from skfedcal.federation._plain import WireError, _hints
+from skfedcal.federation._wire import ALGORITHMS, _class, read_request, write_request
+from skfedcal.privacy import (
+    CentralDP,
+    DistributedDP,
+    GaussianEvent,
+    LocalDP,
+    PureEvent,
+    SecureAggregation,
+    SourceDP,
+)
+from skfedcal.privacy._entropy import SeededEntropy
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+FED = make_federation(8, 240, 3, random_state=0)
+TWO = make_federation(8, 240, 2, random_state=0)
+
+
+def captured(fit):
+    """Requests that a fit would send."""
+    seen = []
+    plain = InProcess.total
+
+    def total(self, request, cohort):
+        seen.append(request)
+        return plain(self, request, cohort)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backends.InProcess, "total", total)
+        fit()
+    return seen
+
+
+FITS = {
+    "polya": lambda: ScoreHistogram.fit(
+        TWO.clients, privacy=DistributedDP(1.0, n_min=5, mode="faithful")
+    ),
+    "colluders": lambda: ScoreHistogram.fit(
+        TWO.clients,
+        privacy=DistributedDP(1.0, n_min=5, mode="faithful", max_colluders=2),
+    ),
+    "reports": lambda: ScoreHistogram.fit(
+        TWO.clients, privacy=LocalDP(1.0, mode="faithful"), height=2
+    ),
+    "fast reports": lambda: ScoreHistogram.fit(
+        TWO.clients, privacy=LocalDP(1.0), height=2
+    ),
+    "source": lambda: ScoreHistogram.fit(
+        TWO.clients, privacy=SourceDP(1.0, mode="faithful"), weighting="example"
+    ),
+    "rows": lambda: FedTempCalibrator(privacy=CentralDP(1.0, unit="example")).fit(
+        FED.clients
+    ),
+    "gaussian": lambda: FedVectorCalibrator(
+        privacy=DistributedDP(1.0, mode="faithful")
+    ).fit(FED.clients),
+    "client weights": lambda: ScoreHistogram.fit(TWO.clients, weighting="client"),
+    "residuals": lambda: ClasswiseResiduals.fit(FED.clients),
+    "one vs rest": lambda: federated_roc_auc_score(FED.clients, multi_class="ovr"),
+    "seeded": lambda: ScoreHistogram.fit(
+        TWO.clients, privacy=DistributedDP(1.0, mode="faithful"), random_state=0
+    ),
+}
+
+
+def assert_same(found, request, seeded=False):
+    for f in fields(Request):
+        mine, theirs = getattr(request, f.name), getattr(found, f.name)
+        if f.name == "entropy":
+            assert (theirs is None) or seeded
+        elif f.name == "broadcast":
+            assert sorted(mine) == sorted(theirs)
+            for name, value in mine.items():
+                value = np.asarray(value)
+                assert theirs[name].dtype == value.dtype
+                assert theirs[name].shape == value.shape
+                assert theirs[name].tobytes() == value.tobytes()
+        elif f.name == "codec":
+            assert list(mine.blocks) == list(theirs.blocks)
+            assert mine.blocks == theirs.blocks
+        else:
+            assert type(mine) is type(theirs)
+            assert mine == theirs, f.name
+
+
+@pytest.mark.parametrize("eps", [None, 1.0])
+def test_every_calibrator_sends_what_it_asks(calibrator_class, eps):
+    runner = (
+        FederatedRunner(n_rounds=3) if calibrator_class is FedMLPCalibrator else None
+    )
+    calibrator = calibrator_class(eps, runner=runner)
+    requests = captured(lambda: calibrator.fit(FED.clients))
+    assert requests
+    for request in requests:
+        assert_same(read_request(*write_request(request)), request)
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_every_kind_of_noise_is_sent(name):
+    requests = captured(FITS[name])
+    assert requests
+    for request in requests:
+        assert_same(read_request(*write_request(request)), request)
+
+
+def test_all_algorithms_are_known_to_sites():
+    public = [getattr(algorithms, name) for name in algorithms.__all__]
+    classes = [cls for cls in [*public, ClassScoreCounts] if isclass(cls)]
+    asked = [cls for cls in classes if is_dataclass(cls) and hasattr(cls, "query")]
+    assert {cls.__name__ for cls in asked} == set(ALGORITHMS)
+    for name in ALGORITHMS:
+        assert _class(ALGORITHMS, name, "").__name__ == name
+
+
+# Instances with any values that their types allow.
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+SIMPLE = {int: st.integers(-(2**62), 2**62), float: NUMBERS, bool: st.booleans()}
+
+
+def values_of(hint):
+    from types import UnionType
+    from typing import Literal, Union, get_args, get_origin
+
+    if hint in SIMPLE:
+        return SIMPLE[hint]
+    if hint is Family:
+        names = ("VectorMap", "MatrixMap", "OrderPreservingMap")
+        return st.sampled_from([getattr(algorithms, name)() for name in names])
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return st.sampled_from(args)
+    if origin is tuple:
+        return st.lists(values_of(args[0]), max_size=4).map(tuple)
+    assert origin in (Union, UnionType)
+    return st.one_of(*(st.none() if a is type(None) else values_of(a) for a in args))
+
+
+@given(data=st.data(), name=st.sampled_from(sorted(ALGORITHMS)))
+def test_any_instance_of_any_algorithm_survives(data, name):
+    cls = _class(ALGORITHMS, name, "")
+    values = {key: data.draw(values_of(hint)) for key, hint in _hints(cls).items()}
+    algorithm = cls(**values)
+    request = replace(BASE, algorithm=algorithm)
+    found = read_request(*write_request(request)).algorithm
+    assert found == algorithm
+    assert repr(found) == repr(algorithm)  # also tells 1 from 1.0 and 0.0 from -0.0
+
+
+def make_base():
+    fit = FedBinCalibrator(eps=1.0, n_bins=4, if_improves=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return captured(lambda: fit.fit(FED.clients))[0]
+
+
+BASE = make_base()
+
+
+def test_readings_and_claims_survive():
+    for classes in ((0, 1), ("no", "yes"), (0.5, 2.5), (False, True), (2**60, -1)):
+        reading = Reading(classes, "proba", 1, "given")
+        request = replace(BASE, reading=reading, run="r", round_index=3)
+        for claim in (None, GaussianEvent(0.1, eps_slack=1e-9), PureEvent(1 / 3)):
+            found = read_request(*write_request(replace(request, claim=claim)))
+            assert found.reading == reading
+            assert list(map(type, found.reading.classes)) == list(map(type, classes))
+            assert (found.claim, found.run, found.round_index) == (claim, "r", 3)
+
+
+def test_numpy_numbers_become_plain():
+    algorithm = algorithms.ClassHistograms(
+        np.int64(5), np.float32(0.5), per_class=np.True_
+    )
+    found = read_request(*write_request(replace(BASE, algorithm=algorithm))).algorithm
+    assert found == algorithm
+    assert type(found.n_bins) is int and type(found.clip_positive) is float
+
+
+# Seeds.
+
+
+def test_a_seed_does_not_travel():
+    request = captured(FITS["seeded"])[0]
+    assert isinstance(request.entropy, SeededEntropy)
+    text, arrays = write_request(request)
+    assert json.loads(text)["seed"] is None
+    assert read_request(text, arrays).entropy is None
+
+
+def test_a_simulation_that_says_so_sends_it():
+    request = captured(FITS["seeded"])[0]
+    found = read_request(*write_request(request, simulate=True)).entropy
+    assert found.uint64(3).tolist() == request.entropy.child().uint64(3).tolist()
+
+
+def test_a_seed_of_the_server_stays_where_clients_draw_nothing():
+    fit = FedTempCalibrator(eps=1.0, random_state=0)
+    request = captured(lambda: fit.fit(FED.clients))[0]
+    assert request.entropy is not None and request.randomizer is None
+    assert json.loads(write_request(request, simulate=True)[0])["seed"] is None
+
+
+# What is not read.
+
+
+@dataclass(frozen=True)
+class ClassHistograms:
+    """A class of the same name from somewhere else."""
+
+    n_rounds: int = 1
+
+
+@pytest.mark.parametrize("algorithm", [ClassHistograms(), object(), None])
+def test_other_algorithms_are_not_sent(algorithm):
+    with pytest.raises(WireError, match="cannot be sent"):
+        write_request(replace(BASE, algorithm=algorithm))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([1.0, np.nan]),
+        np.array([np.inf]),
+        np.array(["a"]),
+        np.array([None]),
+        np.array([1j]),
+        np.arange(3, dtype=">i8"),
+    ],
+)
+def test_a_broadcast_of_other_values_is_not_sent(value):
+    with pytest.raises(WireError, match="'odd'"):
+        write_request(replace(BASE, broadcast={"odd": value}))
+
+
+def changed(path, value):
+    text, arrays = write_request(BASE)
+    content = json.loads(text)
+    at = content
+    for key in path[:-1]:
+        at = at[key]
+    if value is KeyError:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return json.dumps(content), arrays
+
+
+BLOCK = ("codec", "positive")
+BAD = {
+    "another format": (("format",), "x", "format 'x'"),
+    "no format": (("format",), KeyError, "format None"),
+    "unknown field": (("extra",), 1, "unknown field 'extra'"),
+    "missing field": (("n_min",), KeyError, "missing field 'n_min'"),
+    "unknown algorithm": (("algorithm", "class"), "Popen", "'Popen' is unknown"),
+    "class of a module": (("algorithm", "class"), "os.system", "is unknown"),
+    "a class as a list": (("algorithm", "class"), ["x"], "is unknown"),
+    "no algorithm": (("algorithm",), None, "algorithm is None"),
+    "algorithm as text": (("algorithm",), "x", "expected an object"),
+    "new parameter": (("algorithm", "hook"), 1, "unknown field 'hook'"),
+    "lost parameter": (("algorithm", "n_bins"), KeyError, "missing field 'n_bins'"),
+    "text for a number": (("algorithm", "n_bins"), "9", "n_bins is '9'"),
+    "real for a count": (("algorithm", "n_bins"), 9.0, "n_bins is 9.0"),
+    "truth for a count": (("algorithm", "n_bins"), True, "n_bins is True"),
+    "number for truth": (("algorithm", "per_class"), 1, "per_class is 1"),
+    "list for a number": (("algorithm", "clip_positive"), [1], "clip_positive"),
+    "not finite": (("algorithm", "clip_positive"), 1e999, "no number"),
+    "too many digits": (("algorithm", "clip_positive"), 10**400, "a finite number"),
+    "null": (("algorithm", "n_bins"), None, "n_bins is None"),
+    "another unit": (("unit",), "row", "unit is 'row'"),
+    "negative count": (("n_min",), -1, "n_min is -1"),
+    "huge count": (("n_units",), 2**70, "n_units"),
+    "codec as list": (("codec",), [], "codec is"),
+    "no block": ((*BLOCK, "class"), "Other", "class BlockCode"),
+    "step of zero": ((*BLOCK, "step"), 0.0, "positive numbers"),
+    "negative clip": ((*BLOCK, "spec", "clip"), -1.0, "positive numbers"),
+    "another norm": ((*BLOCK, "spec", "norm"), "l3", "norm is 'l3'"),
+    "negative shape": ((*BLOCK, "spec", "shape"), [-3, 4], "no shape"),
+    "no groups": ((*BLOCK, "spec", "groups"), 0, "no shape"),
+    "odd groups": ((*BLOCK, "spec", "groups"), 2, "no shape"),
+    "shape of reals": ((*BLOCK, "spec", "shape"), [3.0, 4], r"shape\[0\] is 3.0"),
+    "randomizer": (("randomizer",), {"class": "Fork"}, "'Fork' is unknown"),
+    "lost scales": (("randomizer",), {"class": "LaplaceShares"}, "'scales'"),
+    "oracle": (
+        ("randomizer",),
+        {"class": "LocalReports", "oracles": {"a": {"class": "Oracle", "kind": "x",
+                                                    "eps": 1.0, "domain": 2}}},
+        "kind is 'x'",
+    ),
+    "one class": (
+        ("reading",),
+        {"class": "Reading", "classes": [1], "input_type": "logits", "n_columns": 0,
+         "rows": "logits"},
+        "two or more",
+    ),
+    "no event": (("claim",), {"kind": "magic"}, "magic"),
+    "odd event": (("claim",), {"kind": "pure", "eps": "x", "eps_slack": 0.0,
+                               "delta_slack": 0.0}, "claim"),
+    "claim as text": (("claim",), "free", "claim"),
+    "seed as text": (("seed",), "0", "seed"),
+    "negative seed": (("seed",), [-1], "seed"),
+    "run as number": (("run",), 1, "run is 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_is_refused_by_name(case):
+    path, value, words = BAD[case]
+    with pytest.raises(WireError, match=words):
+        read_request(*changed(path, value))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "1", '{"format": NaN}', "[" * 100_000, " " * (1 << 21), None, b"x"],
+)
+def test_other_texts_are_refused(text):
+    with pytest.raises(WireError):
+        read_request(text, {})
+
+
+def test_a_name_twice_is_refused():
+    text, arrays = write_request(BASE)
+    twice = text.replace('"n_min":0', '"n_min":0,"n_min":9')
+    assert twice != text
+    with pytest.raises(WireError, match="twice"):
+        read_request(twice, arrays)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda arrays: arrays.clear(),
+        lambda arrays: arrays.update(more=np.zeros(1)),
+        lambda arrays: arrays.update(log_beta=arrays["log_beta"] + 1e-300 + 1e-9),
+        lambda arrays: arrays.update(log_beta=arrays["log_beta"].astype(np.float32)),
+        lambda arrays: arrays.update(log_beta=arrays["log_beta"].reshape(1)),
+        lambda arrays: arrays.update(log_beta=np.array(np.nan)),
+        lambda arrays: arrays.update(log_beta=[0.0]),
+    ],
+)
+def test_another_broadcast_is_refused(change):
+    fit = FedTempCalibrator(eps=1.0)
+    text, arrays = write_request(captured(lambda: fit.fit(FED.clients))[0])
+    read_request(text, arrays)
+    arrays = dict(arrays)
+    change(arrays)
+    with pytest.raises(WireError):
+        read_request(text, arrays)
+
+
+def test_exact_sums_are_sent_without_noise():
+    fit = FedHistogramCalibrator(privacy=SecureAggregation())
+    request = captured(lambda: fit.fit(FED.clients))[0]
+    found = read_request(*write_request(request))
+    assert found.randomizer is None and found.claim is None
