@@ -45,7 +45,8 @@ class ClassScoreCounts(ScoreCounts):
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
         What the columns hold.
     positive : {0, 1}, default=1
-        Column of the positive class, for 'binary'.
+        Label, and column, of the positive class, for 'binary'; one column alone is that
+        of the positive class.
     cut : float, default=None
         Two buckets in place of those of `space`, for 'binary': probabilities below
         `cut`, and from it on.
@@ -96,14 +97,11 @@ class ClassScoreCounts(ScoreCounts):
         if self.input_type == "proba":
             # Not by logits and back: a probability on an edge must stay on its side.
             proba = rows[:, -1] if self.positive else rows[:, 0]
-            if rows.shape[1] == 1 and not self.positive:
-                proba = 1 - proba
             if self.cut is not None:
                 return np.where(proba >= self.cut, 0.75, 0.25)
             return place_of_proba(proba, self.space)
         if rows.shape[1] == 1:
             odds = rows[:, 0].astype(np.float64, copy=False)
-            odds = odds if self.positive else -odds
         else:
             odds = log_odds(rows)[:, self.positive]
         if self.cut is not None:

@@ -48,9 +48,14 @@ def name_numbers(names: Sequence[Hashable]) -> Array:
     if isinstance(names, range):
         return np.arange(names.start, names.stop, names.step)
     return np.array(
-        [n if isinstance(n, int) else crc32(repr(n).encode()) for n in names],
+        [n if _fits(n) else crc32(repr(n).encode()) for n in names],
         dtype=np.int64,
     )
+
+
+def _fits(name: Hashable) -> bool:
+    """Whether a name is an integer of 64 bits; numbers made of hashes may not be."""
+    return isinstance(name, int) and -(2**63) <= name < 2**63
 
 
 def row_weights(sizes: Array) -> Array:

@@ -30,6 +30,11 @@ def contribution(clip, setting, model, n_numbers):
                 f"clip={clip!r}: under LocalDP each further report of a client would "
                 "spend eps again. Pass clip=1 or 'auto'."
             )
+        if setting.private and setting.unit == "example" and clip != 1:
+            raise ValueError(
+                f"clip={clip!r}: {model!r} protects each row by itself, and a larger "
+                "bound would only add noise. Pass clip=1 or 'auto'."
+            )
         return int(clip), False
     if not setting.private:
         return None, False

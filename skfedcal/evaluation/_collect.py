@@ -85,7 +85,9 @@ class Statistic(PrivacyMixin):
     def limit(self, max_examples: int | None) -> int | None:
         """Rows of a client that count; None is all of them."""
         if max_examples is not None and (
-            not isinstance(max_examples, (int, np.integer)) or max_examples < 1
+            isinstance(max_examples, bool)
+            or not isinstance(max_examples, (int, np.integer))
+            or max_examples < 1
         ):
             raise ValueError(
                 f"max_examples_per_client={max_examples!r}: pass a whole number from "
@@ -117,7 +119,13 @@ class Statistic(PrivacyMixin):
         return self._source
 
     def salt(self) -> int:
-        """Public number by which clients choose among their rows."""
+        """Public number by which clients choose among their rows.
+
+        The same in every run with a checkpoint: one that is resumed asks for the rows
+        that the first one would have asked for.
+        """
+        if self.runner.checkpoint is not None:
+            return 0
         return int(self.entropy().child(_SALT_STREAM).uint64(1)[0] >> np.uint64(1))
 
     def run(

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any
 
 from skfedcal.evaluation._histogram import ScoreHistogram
+from skfedcal.evaluation._thresholds import check_threshold
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _HEADS = ("clients", "y", "client_ids", "privacy")
@@ -120,15 +121,15 @@ class Source:
         exact also where many scores are equal, and leave the least noise.
         """
         buckets = ("height", "levels", "space")
-        asked = any(self.fit.get(k, _FIRST[k].default) != _FIRST[k].default
-                    for k in buckets)  # fmt: skip
+        given = {k: self.fit[k] for k in buckets if k in self.fit}
+        asked = any(
+            not isinstance(value, str) or value != _FIRST[k].default  # maybe an array
+            for k, value in given.items()
+        )
         if asked or self.fit.get("kind", "binary") != "binary":
             return self.histogram(), threshold
-        if not 0 <= threshold <= 1:
-            raise ValueError(
-                f"threshold={threshold!r} is no probability; pass one from 0 to 1."
-            )
+        threshold = check_threshold(threshold)
         left_out = (*buckets, "kind")
         settings = {**self.given, **self.fit}
         rest = {k: v for k, v in settings.items() if k not in left_out}
-        return ScoreHistogram.fit_at(threshold, *self.data, **rest), 0.5
+        return ScoreHistogram._fit_at(threshold, *self.data, **rest), 0.5

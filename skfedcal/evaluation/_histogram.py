@@ -187,7 +187,8 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         classes : array-like of shape (2,), default=None
             Labels in the order of the columns; None takes them from `y`.
         pos_label : label, default=None
-            Label of the positive class; None is the second of the classes.
+            Label of the positive class, which one column of scores is of; None is the
+            second of the classes.
         input_type : {'logits', 'log_proba', 'proba'}, default='logits'
             What scores are; never guessed. One column of 'logits' holds log-odds.
         ledger : PrivacyLedger, default=None
@@ -229,7 +230,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         )
 
     @classmethod
-    def fit_at(
+    def _fit_at(
         cls,
         threshold: float,
         clients: Any,

@@ -46,8 +46,9 @@ class Clients:
         if len(classes) != 2:
             raise ValueError(
                 f"There are {len(classes)} classes ({classes.classes[:5].tolist()}); a "
-                "histogram of scores is for two. Pass kind='top' for the top label of "
-                "several classes."
+                "histogram of scores is for two. For several, "
+                "ScoreHistogram.fit(kind='top') counts the most probable class, and "
+                "federated_roc_auc_score(multi_class='ovr') each against the rest."
             )
         by_column = label_of_columns(classes).tolist()
         positive = 1

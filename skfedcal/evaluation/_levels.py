@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -62,11 +62,11 @@ def release_levels(
     One rule for what is collected and for what is foretold.
     """
     height = "auto" if height is None else height
-    if height != "auto" and not _is_depth(height):
+    if height != "auto" and not is_depth(height):
         raise ValueError(
             f"height={height!r}: pass 'auto' or a whole number from 1 to {_MAX_HEIGHT}."
         )
-    if not isinstance(levels, str):
+    if isinstance(levels, Iterable) and not isinstance(levels, str):
         return _checked(levels, height)
     if levels != "auto":
         raise ValueError(
@@ -80,12 +80,12 @@ def release_levels(
     return auto_levels(int(height), 1 if local else _BITS_PER_LEVEL)
 
 
-def _checked(levels: Sequence[int], height: int | str) -> tuple[int, ...]:
+def _checked(levels: Iterable[int], height: int | str) -> tuple[int, ...]:
     given = tuple(levels)
     if not given:
         raise ValueError("levels is empty; pass 'auto' or depths such as (2, 6, 10).")
     for bits in given:
-        if not _is_depth(bits):
+        if not is_depth(bits):
             raise ValueError(
                 f"levels={levels!r}: {bits!r} is no depth; pass whole numbers from 1 "
                 f"to {_MAX_HEIGHT}."
@@ -100,7 +100,8 @@ def _checked(levels: Sequence[int], height: int | str) -> tuple[int, ...]:
     return tuple(int(bits) for bits in given)
 
 
-def _is_depth(bits: Any) -> bool:
+def is_depth(bits: Any) -> bool:
+    """Whether a level can have this depth."""
     whole = isinstance(bits, (int, np.integer)) and not isinstance(bits, bool)
     return whole and 1 <= bits <= _MAX_HEIGHT
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import nan, sqrt
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from skfedcal.algorithms._one_vs_rest import OneVsRestCounts
 from skfedcal.evaluation._answers import undefined
 from skfedcal.evaluation._collect import Statistic
-from skfedcal.evaluation._estimate import Estimate, make_estimate
+from skfedcal.evaluation._estimate import Estimate, make_estimate, replace
 from skfedcal.evaluation._grid import ScoreGrid
 from skfedcal.evaluation._inputs import Clients, check_choices
 from skfedcal.evaluation._levels import release_levels, split_levels
@@ -49,18 +50,21 @@ class OneVsRest:
         if any(part is None for part in parts):
             undefined("ROC AUC", "a class has no rows, or all of them", "nan")
             return Estimate(nan, nan, nan, se_sampling=nan, se_privacy=nan)
-        values, slopes, tied = zip(*[p for p in parts if p is not None], strict=True)
+        values, slopes, tied, unseen = zip(
+            *[p for p in parts if p is not None], strict=True
+        )
         both = [self._variances(slope) for slope in slopes]
         # Rows enter several classes; the mean of the errors bounds that of the mean.
         sampling = float(np.mean([sqrt(s) for s, _ in both])) ** 2
         privacy = self._variances(np.mean(slopes, axis=0))[1]
-        return make_estimate(
+        found = make_estimate(
             float(np.mean(values)),
             sampling,
             privacy,
             ci=ci,
             discretisation=float(np.mean(tied)),
         )
+        return _lowered(found, float(np.mean(unseen)))
 
     def per_class(self, ci: float) -> list[Estimate]:
         """Area of each class against the rest."""
@@ -71,13 +75,17 @@ class OneVsRest:
                 undefined("ROC AUC", f"class {self.classes[k]!r} is not there", "nan")
                 out.append(Estimate(nan, nan, nan, se_sampling=nan, se_privacy=nan))
                 continue
-            value, slope, tied = part
+            value, slope, tied, unseen = part
             both = self._variances(slope)
-            out.append(make_estimate(value, *both, ci=ci, discretisation=tied))
+            found = make_estimate(value, *both, ci=ci, discretisation=tied)
+            out.append(_lowered(found, unseen))
         return out
 
-    def _class(self, k: int) -> tuple[float, Array, float] | None:
-        """Area of one class, its slope in all counts, and the bound for ties."""
+    def _class(self, k: int) -> tuple[float, Array, float, float] | None:
+        """Area of one class, its slope in all counts, and how far it may be off.
+
+        That is a bound with ties, and the part of it that only makes it too large.
+        """
         negative, positive = self.counts[0, k].copy(), self.counts[1, k]
         rows = float(self.counts[1].sum())
         # Negatives that nobody reported count as lowest, which makes the area too
@@ -95,7 +103,8 @@ class OneVsRest:
         seen = np.maximum(negative, 0) * np.maximum(positive, 0)
         tied = min(float(seen.sum()) / (2 * n * p), 0.5)
         below = max(float(positive[: self.ceiling + 1].sum()), 0.0)
-        return value, slope, min(tied + max(hidden, 0.0) / n * below / p, 1.0)
+        unseen = min(max(hidden, 0.0) / n * below / p, 1.0)
+        return value, slope, min(tied + unseen, 1.0), unseen
 
     def _variances(self, slope: Array) -> tuple[float, float]:
         tables = (-1, self.counts.shape[-1])
@@ -103,6 +112,11 @@ class OneVsRest:
             self.counts.reshape(tables), slope.reshape(tables)
         )
         return float(sampling), float(privacy)
+
+
+def _lowered(found: Estimate, unseen: float) -> Estimate:
+    """Estimate that may be too large by `unseen`, which no noise makes up for."""
+    return replace(found, low=max(found.low - unseen, 0.0))
 
 
 def fit_one_vs_rest(
@@ -174,7 +188,8 @@ def _checked_others(n_others: int | None, n_classes: int, statistic: Statistic) 
         )
     if n_others is None:
         n_others = 1 if statistic.private else n_classes - 1
-    if not 1 <= n_others <= n_classes - 1:
+    whole = isinstance(n_others, Integral) and not isinstance(n_others, bool)
+    if not whole or not 1 <= n_others <= n_classes - 1:
         raise ValueError(
             f"n_others={n_others!r}: pass a whole number from 1 to {n_classes - 1}."
         )

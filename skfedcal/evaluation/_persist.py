@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skfedcal._version import __version__
+from skfedcal.algorithms._score_counts import LAW_KINDS
 from skfedcal.evaluation._grid import ScoreGrid
-from skfedcal.evaluation._levels import merged_noise
+from skfedcal.evaluation._inputs import check_choices
+from skfedcal.evaluation._levels import is_depth, merged_noise
 from skfedcal.evaluation._noise import LevelLaw, NoiseModel
 from skfedcal.privacy._report import PrivacyReport
 
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
 _FORMAT = "skfedcal-histogram"
 _VERSION = 1
+
+# From here on discrete Laplace noise has no variance in double precision.
+_NO_NOISE = 600.0
 
 
 def to_json(hist: ScoreHistogram) -> str:
@@ -52,12 +58,18 @@ def from_json(text: str) -> dict[str, Any]:
                 f"format {content['format']!r}, version {content['format_version']!r}"
             )
         return _arguments(content)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (
+        KeyError, TypeError, ValueError, AttributeError, RecursionError
+    ) as error:  # fmt: skip
         raise ValueError(f"Not a histogram of skfedcal: {error!r}.") from error
 
 
 def merged(first: ScoreHistogram, second: ScoreHistogram) -> dict[str, Any]:
     """Arguments of the histogram of the clients of both; ValueError if unlike."""
+    if not isinstance(second, type(first)):
+        raise TypeError(
+            f"merge() got a {type(second).__name__}; pass another ScoreHistogram."
+        )
     for name in ("grid", "kind", "classes", "weighting"):
         mine, theirs = getattr(first, name), getattr(second, name)
         if mine != theirs:
@@ -79,7 +91,7 @@ def merged(first: ScoreHistogram, second: ScoreHistogram) -> dict[str, Any]:
 
 
 def _merged_report(first: PrivacyReport, second: PrivacyReport) -> PrivacyReport:
-    for name in ("unit", "trust"):
+    for name in ("unit", "adjacency", "trust"):
         mine, theirs = getattr(first, name), getattr(second, name)
         if mine != theirs:
             raise ValueError(
@@ -94,13 +106,23 @@ def _merged_report(first: PrivacyReport, second: PrivacyReport) -> PrivacyReport
         delta=max(first.delta, second.delta),
         n_clients=first.n_clients + second.n_clients,
         secure=first.secure and second.secure,
+        seeded=first.seeded or second.seeded,
         assumptions=tuple(notes),
         ledger_ids=(*first.ledger_ids, *second.ledger_ids),
     )
 
 
 def _arguments(content: dict[str, Any]) -> dict[str, Any]:
-    noise = NoiseModel(tuple(LevelLaw(**law) for law in content["levels"]))
+    noise = NoiseModel(tuple(_law(law) for law in content["levels"]))
+    check_choices(
+        space=content["space"], kind=content["kind"], weighting=content["weighting"]
+    )
+    if len({law.kind if not law.local else "local" for law in noise.levels}) > 1:
+        raise ValueError("levels have different kinds of noise")
+    if not isinstance(content["classes"], list) or len(content["classes"]) != 2:
+        raise ValueError("classes are not two labels")
+    if not _whole(content["n_clients"]):
+        raise ValueError(f"n_clients={content['n_clients']!r}")
     totals = [np.array(total, dtype=np.float64) for total in content["totals"]]
     shapes = [(2, 2**law.bits) for law in noise.levels]
     if [total.shape for total in totals] != shapes:
@@ -109,6 +131,10 @@ def _arguments(content: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("levels do not end with the height")
     if not all(np.isfinite(total).all() for total in totals):
         raise ValueError("counts are not finite")
+    report = _report(content["privacy"])
+    # Noise of a huge eps is none; that of any other is told apart.
+    if noise.exact and report.eps < _NO_NOISE:
+        raise ValueError(f"exact counts with eps={report.eps:g}")
     return {
         "totals": totals,
         "noise": noise,
@@ -117,8 +143,31 @@ def _arguments(content: dict[str, Any]) -> dict[str, Any]:
         "classes": content["classes"],
         "weighting": content["weighting"],
         "n_clients": content["n_clients"],
-        "privacy": _report(content["privacy"]),
+        "privacy": report,
     }
+
+
+def _law(values: dict[str, Any]) -> LevelLaw:
+    """Law of one level; refuses what no release can have."""
+    law = LevelLaw(**values)
+    numbers = (law.variance, law.p, law.q)
+    if not all(type(v) in (int, float) and 0 <= v < inf for v in numbers):
+        raise ValueError(f"variance, p or q of {values}")
+    if law.kind not in LAW_KINDS or not is_depth(law.bits):
+        raise ValueError(f"kind or bits of {values}")
+    if not _whole(law.n_reports) or not _whole(law.domain):
+        raise ValueError(f"n_reports or domain of {values}")
+    if law.kind == "additive" and not law.variance > 0:
+        raise ValueError(f"noise without variance: {values}")
+    if law.local and not (
+        law.q < law.p <= 1 and law.domain == 2 * 2**law.bits and law.n_reports
+    ):
+        raise ValueError(f"p, q or domain of {values}")
+    return law
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _report(values: dict[str, Any]) -> PrivacyReport:
@@ -131,4 +180,15 @@ def _report(values: dict[str, Any]) -> PrivacyReport:
     }
     if plain.get("eps") == "inf":
         plain["eps"] = float("inf")
-    return PrivacyReport(**plain)
+    report = PrivacyReport(**plain)
+    numbers = (report.eps, report.delta, report.noise_multiplier)
+    if not all(type(v) in (int, float) and v >= 0 for v in numbers):
+        raise ValueError("eps, delta or noise_multiplier of the report")
+    if not report.private and "eps" not in values:
+        raise ValueError("the report has no eps")
+    if any(type(v) is not bool for v in (report.secure, report.seeded)):
+        raise ValueError("secure or seeded of the report")
+    kinds = {"clip": dict, "assumptions": tuple, "ledger_ids": tuple}
+    if not all(isinstance(getattr(report, k), kind) for k, kind in kinds.items()):
+        raise ValueError(f"{', '.join(kinds)} of the report")
+    return report

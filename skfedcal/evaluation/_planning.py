@@ -94,8 +94,10 @@ class Plan:
     def __repr__(self) -> str:
         error = self.error
         bins = f", {error.n_bins} bins" if error.n_bins else ""
-        need = "no number of" if self.n_needed == inf else f"{self.n_needed:,.0f}"
-        lines = [f"Plan: {error.metric} within {self.target:g} needs {need} examples"]
+        need = f"needs {self.n_needed:,.0f} examples"
+        if self.n_needed == inf:
+            need = "is out of reach: no number of examples is enough"
+        lines = [f"Plan: {error.metric} within {self.target:g} {need}"]
         if self.n_examples is not None:
             verdict = "enough" if self.enough else "not enough"
             lines.append(f"  examples   {self.n_examples:,.0f}: {verdict}")

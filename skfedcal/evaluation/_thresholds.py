@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 from math import nan, sqrt
-from typing import NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,13 +41,16 @@ class ThresholdAnswers(Answers):
     inside its bucket; `discretisation` bounds what that can be off.
     """
 
-    def accuracy(self, threshold: float = 0.5, *, ci: float = 0.95) -> Estimate:
+    kind: str
+
+    def accuracy(self, threshold: float | None = None, *, ci: float = 0.95) -> Estimate:
         """Part of the rows that are predicted right.
 
         Parameters
         ----------
-        threshold : float, default=0.5
-            Probability from which on a row is predicted positive.
+        threshold : float, default=None
+            Probability from which on a row is predicted positive. None is 0.5; with
+            ``kind='top'`` it is 0: the most probable class is always predicted.
         ci : float, default=0.95
             Level of the confidence interval.
 
@@ -54,6 +58,8 @@ class ThresholdAnswers(Answers):
         -------
         Estimate
         """
+        if threshold is None:
+            threshold = 0.0 if self.kind == "top" else 0.5
         return self._at("accuracy", threshold, ci)
 
     def precision(self, threshold: float = 0.5, *, ci: float = 0.95) -> Estimate:
@@ -147,12 +153,7 @@ class ThresholdAnswers(Answers):
 
     def _above(self, threshold: float) -> Array:
         """Part of each bucket at or above a threshold."""
-        value = float(threshold)
-        if not 0 <= value <= 1:
-            raise ValueError(
-                f"threshold={threshold!r} is not a probability; pass 0 <= threshold "
-                "<= 1."
-            )
+        value = check_threshold(threshold)
         # Local reports leave few buckets, and many rows in that of the threshold.
         return self.grid.above(value, smooth=self.noise_.local)
 
@@ -197,6 +198,15 @@ class ThresholdAnswers(Answers):
                 share = 2 * share / (1 + share) if metric == "f1" else share
                 corners.append(abs(share - value))
         return min(max(corners, default=1.0), 1.0) if inside.any() else 0.0
+
+
+def check_threshold(threshold: Any) -> float:
+    """Give one probability; raises for anything else."""
+    if not isinstance(threshold, Real) or not 0 <= float(threshold) <= 1:
+        raise ValueError(
+            f"threshold={threshold!r} is no probability; pass one number from 0 to 1."
+        )
+    return float(threshold)
 
 
 NAMES = {

@@ -483,6 +483,8 @@ def test_a_broken_file_is_refused(key, change, three, tmp_path):
         ({"levels": (2, 4), "height": 6}, "height=6"),
         ({"privacy": LocalDP(1.0), "multiclass": "ovr"}, "multiclass='ovr'"),
         ({"privacy": LocalDP(1.0), "clip": 5}, "clip=5"),
+        ({"privacy": SourceDP(1.0), "clip": 5}, "clip=5"),
+        ({"privacy": CentralDP(1.0, unit="example"), "clip": 5}, "clip=5"),
         ({"privacy": LocalDP(1.0), "levels": (2, 4)}, "levels="),
     ],
 )

@@ -1,5 +1,7 @@
 """Answers from exact sums, against scikit-learn on binned and on raw scores."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from sklearn.exceptions import UndefinedMetricWarning
 
 from skfedcal import FederatedRunner, ScoreHistogram
 from skfedcal.metrics import calibration_error
+from skfedcal.privacy import DistributedDP
 
 THRESHOLDS = np.arange(1, 11) / 11
 
@@ -249,10 +252,29 @@ def test_positive_label(scored):
     same = fit(scores, names, ids, classes=["well", "ill"])
     assert same.classes == ["well", "ill"]
     np.testing.assert_array_equal(same.counts_, one.counts_)
-    other = fit(scores, names, ids, classes=["well", "ill"], pos_label="well")
-    assert other.classes == ["ill", "well"]
-    assert other.roc_auc() == pytest.approx(one.roc_auc(), abs=1e-3)
-    np.testing.assert_allclose(other.counts_.sum(axis=1), one.counts_.sum(axis=1)[::-1])
+    both = np.column_stack([1 - scores, scores])
+    for X in (1 - scores, both):  # one column is of the positive class
+        other = fit(X, names, ids, classes=["well", "ill"], pos_label="well")
+        assert other.classes == ["ill", "well"]
+        assert other.roc_auc() == pytest.approx(one.roc_auc(), abs=1e-3)
+        np.testing.assert_allclose(
+            other.counts_.sum(axis=1), one.counts_.sum(axis=1)[::-1]
+        )
+
+
+@pytest.mark.parametrize("pos_label", ["ill", "well"])
+@pytest.mark.parametrize("classes", [None, ["ill", "well"], ["well", "ill"]])
+def test_one_column_is_of_the_positive_label_as_in_sklearn(scored, pos_label, classes):
+    scores, labels, ids = scored
+    names = np.array(["well", "ill"])[labels]
+    odds = np.log(scores) - np.log1p(-scores)
+    for X, kind in ((scores, "proba"), (odds, "logits")):
+        hist = fit(X, names, ids, classes=classes, pos_label=pos_label, input_type=kind)
+        loss = metrics.brier_score_loss(names, scores, pos_label=pos_label)
+        assert hist.brier() == pytest.approx(loss, abs=1e-3)
+        area = metrics.roc_auc_score(names == pos_label, scores)
+        assert hist.roc_auc() == pytest.approx(area, abs=1e-3)
+        assert hist.classes[1] == pos_label
 
 
 def test_scores_of_zero_and_one_are_in_the_outermost_buckets():
@@ -330,7 +352,8 @@ def test_top_label_histogram(federation, clients):
     labels = np.concatenate([c[1] for c in clients])
     proba = np.exp(rows - rows.max(axis=1, keepdims=True))
     proba /= proba.sum(axis=1, keepdims=True)
-    assert hist.accuracy(0.0) == pytest.approx((rows.argmax(axis=1) == labels).mean())
+    assert hist.accuracy() == pytest.approx((rows.argmax(axis=1) == labels).mean())
+    assert hist.accuracy() == hist.accuracy(0.0) != hist.accuracy(0.5)
     error = hist.ece(debias=False)
     assert abs(error - expected_calibration_error(labels, proba)) < error.discretisation
     fine = ScoreHistogram.fit(clients, kind="top", space="logit")
@@ -409,10 +432,12 @@ def test_rows_of_a_client_are_bounded_by_its_own_rows(scored):
         ({"levels": (4, 2)}, "must increase"),
         ({"levels": (2, 4), "height": 5}, "must increase"),
         ({"levels": "wide"}, "levels='wide'"),
+        ({"levels": 10}, "levels=10"),
         ({"space": "odds"}, "space='odds'"),
         ({"kind": "multi"}, "kind='multi'"),
         ({"weighting": "row"}, "weighting='row'"),
         ({"max_examples_per_client": 0}, "max_examples_per_client=0"),
+        ({"max_examples_per_client": True}, "max_examples_per_client=True"),
         ({"input_type": "score"}, "input_type='score'"),
         ({"pos_label": 2}, "pos_label=2"),
         ({"runner": FederatedRunner(n_rounds=2)}, "n_rounds=2"),
@@ -446,3 +471,72 @@ def test_probabilities_that_are_not_declared_are_noticed(scored):
     scores, labels, ids = scored
     with pytest.warns(LogitsWarning, match="look like probabilities"):
         fit(scores, labels, ids, input_type="logits")
+
+
+def test_names_of_clients_may_be_any_numbers(scored):
+    scores, labels, ids = scored
+    large = ids.astype(np.uint64) + np.uint64(2**63)
+    named = {2**127 + int(i): (scores[ids == i], labels[ids == i]) for i in set(ids)}
+    assert fit(scores, labels, large, max_examples_per_client=1).n_examples_ == len(
+        named
+    )
+    one = ScoreHistogram.fit(named, input_type="proba", max_examples_per_client=1)
+    assert one.n_examples_ == len(named)
+
+
+@pytest.mark.parametrize(
+    "threshold", [None, "a", [0.1, 0.2], np.array([0.1]), 2, np.nan]
+)
+def test_what_is_no_threshold_is_named(scored, threshold):
+    hist = fit(*scored)
+    with pytest.raises(ValueError, match=r"threshold=.*is no probability"):
+        hist.recall(threshold)
+
+
+def changed(hist, where, value):
+    """Text of a histogram with one other value."""
+    content = json.loads(hist.to_json())
+    place = content
+    for key in where[:-1]:
+        place = place[key]
+    place[where[-1]] = value
+    return json.dumps(content)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("levels", 0, "bits"), 10**12),
+        (("levels", 0, "bits"), 4.0),
+        (("levels", 0, "kind"), "foo"),
+        (("levels", 0, "kind"), "exact"),
+        (("levels", 0, "kind"), "grr"),
+        (("levels", 0, "variance"), -1.0),
+        (("levels", 0, "variance"), 0.0),
+        (("levels", 0, "variance"), float("nan")),
+        (("levels", 0, "variance"), "x"),
+        (("levels", 0, "n_reports"), -1),
+        (("space",), "foo"),
+        (("kind",), "foo"),
+        (("weighting",), "foo"),
+        (("classes",), [1]),
+        (("n_clients",), "x"),
+        (("n_clients",), -1),
+        (("privacy", "eps"), -1.0),
+        (("privacy", "eps"), "x"),
+        (("privacy", "secure"), "yes"),
+        (("privacy", "clip"), 3),
+        (("privacy", "assumptions"), "abc"),
+        (("privacy",), {}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")
+def test_changed_text_is_refused(scored, where, value):
+    hist = fit(*scored, height=4, privacy=DistributedDP(1.0), random_state=0)
+    with pytest.raises(ValueError, match="Not a histogram"):
+        ScoreHistogram.from_json(changed(hist, where, value))
+
+
+def test_deep_text_is_refused():
+    with pytest.raises(ValueError, match="Not a histogram"):
+        ScoreHistogram.from_json("[" * 200_000)

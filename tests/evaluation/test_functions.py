@@ -143,3 +143,50 @@ def test_one_threshold_is_exact_also_where_scores_are_equal(kind, threshold):
 def test_a_threshold_is_a_probability():
     with pytest.raises(ValueError, match=r"threshold=1\.5 is no probability"):
         evaluation.federated_recall_score([0.1, 0.9], [0, 1], threshold=1.5)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_a_threshold_is_reached_also_by_log_odds(columns):
+    odds = np.array([0.0, 0.0, 0.0, -1.0, 2.0])
+    X = odds if columns == 1 else np.column_stack([0 * odds, odds])
+    labels = np.array([1, 1, 0, 0, 1])
+    found = evaluation.federated_recall_score(X, labels, threshold=0.5)
+    assert found == 1.0
+
+
+def test_levels_of_a_threshold_come_in_any_sequence(scored):
+    scores, labels, _ = scored
+    found = [
+        evaluation.federated_recall_score(
+            scores, labels, input_type="proba", levels=levels
+        )
+        for levels in ((2, 6), np.array([2, 6]))
+    ]
+    assert found[0] == found[1]
+
+
+def test_several_classes_are_sent_to_what_takes_them(clients):
+    with pytest.raises(ValueError, match="multi_class='ovr'"):
+        evaluation.federated_roc_auc_score(clients)
+    for n_others in (1.5, True, "all"):
+        with pytest.raises(ValueError, match="n_others="):
+            evaluation.federated_roc_auc_score(
+                clients, multi_class="ovr", n_others=n_others
+            )
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")
+@pytest.mark.parametrize("n_others", [1, 2])
+def test_areas_of_hidden_negatives_lie_in_the_interval(n_others):
+    # They are too large by .01 to .03, many times what the noise explains.
+    fed = skfedcal.make_federation(2000, 8000, 5, alpha=None, random_state=0)
+    exact = skfedcal.federated_roc_auc_score(
+        fed.clients, multi_class="ovr", average=None
+    )
+    found = skfedcal.federated_roc_auc_score(
+        fed.clients, multi_class="ovr", average=None, n_others=n_others,
+        privacy=DistributedDP(5.0, unit="example"), random_state=0,
+    )  # fmt: skip
+    for here, true in zip(found, exact, strict=True):
+        assert here - true > 3 * here.se_privacy
+        assert here.low <= true <= here.high

@@ -260,7 +260,7 @@ def test_more_noise_is_planned_with_fewer_leaves():
 def test_what_no_number_of_examples_reaches():
     found = plan("roc_auc", 1e-5, height=1, n_examples=1000)
     assert found.n_needed == np.inf and not found.enough
-    assert "no number of examples" in repr(found)
+    assert "out of reach: no number of examples is enough" in repr(found)
 
 
 @pytest.mark.parametrize(

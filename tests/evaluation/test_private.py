@@ -1,11 +1,13 @@
 """Histograms under noise: bounds, laws, intervals, and what is paid."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn import metrics
 
 from skfedcal import CentralDP, FederatedRunner, PrivacyLedger, ScoreHistogram
-from skfedcal.exceptions import BudgetExceededError, PrivacyWarning
+from skfedcal.exceptions import BudgetExceededError, LogitsWarning, PrivacyWarning
 from skfedcal.privacy import DistributedDP, LocalDP, SourceDP
 
 pytestmark = pytest.mark.filterwarnings(
@@ -196,6 +198,54 @@ def test_merge_adds_counts_and_variances(draw_scores, privacy):
     assert ScoreHistogram.from_json(left.to_json()).to_json() == left.to_json()
     with pytest.raises(ValueError, match="cannot be merged"):
         left.merge(fit(scores, labels))
+
+
+def test_a_merged_report_claims_no_more_than_both_have(draw_scores):
+    scores, labels = draw_scores(600)
+    plain = fit(scores, labels, privacy=DistributedDP(1.0))
+    twice = fit(scores, labels, privacy=DistributedDP(1.0, adjacency="replace"))
+    for one, other in ((plain, twice), (twice, plain)):
+        with pytest.raises(ValueError, match="differ in adjacency"):
+            one.merge(other)
+    real = fit(scores, labels, privacy=DistributedDP(1.0), random_state=None)
+    for merged in (real.merge(plain), plain.merge(real)):
+        assert merged.privacy_.seeded and not merged.privacy_.secure
+        assert "SIMULATED, seeded" in repr(merged.privacy_)
+    wide = fit(scores, labels, privacy=CentralDP(2.0), random_state=None)
+    narrow = fit(scores, labels, privacy=CentralDP(1.0))
+    for merged in (wide.merge(narrow), narrow.merge(wide)):
+        assert merged.privacy_.eps == 2.0 and not merged.privacy_.secure
+    with pytest.raises(TypeError, match="pass another ScoreHistogram"):
+        plain.merge(None)
+
+
+def test_values_of_private_rows_make_no_warning(draw_scores):
+    scores, labels = draw_scores(600)
+    both = np.column_stack([1 - scores, scores])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LogitsWarning)
+        for X in (scores, both):
+            fit(X, labels, input_type="logits", privacy=CentralDP(1.0))
+
+
+def test_a_run_that_broke_is_resumed_with_the_same_rows(draw_scores, tmp_path):
+    scores, labels = draw_scores(600)
+    ids, path = np.arange(600) // 6, tmp_path / "run.json"
+    ledger = PrivacyLedger(budget=(1.0, 1e-5))
+    common = {"privacy": CentralDP(1.0), "ledger": ledger, "random_state": None}
+    setting = {"cohort": "permuted", "cohort_size": 25, "checkpoint": path}
+
+    class Broken(FederatedRunner):
+        def _round(self, *args, **kwargs):
+            if path.exists():
+                raise RuntimeError("down")
+            return super()._round(*args, **kwargs)
+
+    with pytest.raises(RuntimeError, match="down"):
+        fit(scores, labels, ids, runner=Broken(**setting), **common)
+    runner = FederatedRunner(**setting, resume=True)
+    hist = fit(scores, labels, ids, runner=runner, **common)
+    assert len(hist.history_) == 4 and ledger.spent() == 1.0
 
 
 def test_cohorts_of_a_runner_add_up(draw_scores):
