@@ -68,10 +68,10 @@ def test_resnet_counts_follow_from_its_blocks():
     "shape", [(28, 28), (29, 17), (3, 33, 32), (15, 13, 3), (784,), (64,), (192,)]
 )
 def test_images_of_any_shape(name, shape):
-    module = build(name, shape, 7).eval()
+    module = build(name, shape, 60).eval()
     out = module(torch.randn(2, *shape))
-    assert out.shape == (2, 7)
-    assert (out < 0).any()
+    assert out.shape == (2, 60)
+    assert (out < 0).any()  # logits; a chance of 2**-60 to fail
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))

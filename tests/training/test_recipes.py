@@ -115,7 +115,8 @@ def test_the_head_has_rounds_of_its_own(digits):
     assert len(blocks) == 4 + 2
     assert blocks[0] == blocks[1] == blocks[3] == blocks[4]
     # Counts, sums and products of 12 features for 10 classes, three integers each.
-    assert blocks[2] == blocks[5] == 8 * (10 + 3 * 10 * 12 + 3 * 10 * 78)
+    # Three parts of each sum, in two words each.
+    assert blocks[2] == blocks[5] == 8 * (10 + 6 * 10 * 12 + 6 * 10 * 78)
     assert clf.n_rounds_ == 4
 
 
