@@ -173,10 +173,9 @@ class FederatedCalibratedClassifier(
         y : array-like of shape (n_samples,)
             Labels.
         client_ids : array-like of shape (n_samples,), default=None
-            Client that owns each row. None makes all rows one client.
+            Client that owns each row; told the classifier, too, if its `fit` takes it.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weight of each row. Goes to the classifier, and to the calibrator if that
-            is without privacy.
+            Weight of each row, for the classifier and a calibrator without privacy.
         **fit_params : dict
             Passed to `fit` of the classifier; under metadata routing, to whoever
             requests it.
@@ -328,6 +327,8 @@ class FederatedCalibratedClassifier(
             own = {"sample_weight": sample_weight, "client_ids": client_ids}
             return process_routing(self, "fit", **own, **fit_params)
         estimator = self._estimator()
+        if client_ids is not None and has_fit_parameter(estimator, "client_ids"):
+            fit_params["client_ids"] = client_ids
         if sample_weight is not None and has_fit_parameter(estimator, "sample_weight"):
             fit_params = {**fit_params, "sample_weight": sample_weight}
         elif sample_weight is not None and not isinstance(estimator, FrozenEstimator):

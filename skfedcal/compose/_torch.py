@@ -1,7 +1,6 @@
 """A trained torch module as a pipeline step that outputs logits."""
 
 from copy import deepcopy
-from math import prod
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
@@ -13,6 +12,7 @@ from skfedcal._sklearn_compat import HasMethods, fit_context
 from skfedcal.data._features import check_features
 from skfedcal.training._build import takes_tokens
 from skfedcal.training._run_module import module_logits
+from skfedcal.training._shapes import check_input_shape
 from skfedcal.training._torch import import_torch
 
 
@@ -100,7 +100,12 @@ class TorchLogits(TransformerMixin, BaseEstimator):
         self : object
             Fitted transformer.
         """
-        import_torch()
+        torch = import_torch()
+        if not isinstance(self.module, torch.nn.Module):
+            raise TypeError(
+                f"module={self.module!r} is no torch.nn.Module; pass a trained module, "
+                "not its class."
+            )
         rows = check_features(self, X, reset=True, allow_nd=True, dtype="numeric")
         self.module_ = deepcopy(self.module).to(self.device).eval()
         n_classes = self._logits(rows[:1]).shape[1]
@@ -150,11 +155,7 @@ class TorchLogits(TransformerMixin, BaseEstimator):
 
     def _logits(self, rows):
         shape = rows.shape[1:] if self.input_shape is None else tuple(self.input_shape)
-        if prod(shape) != prod(rows.shape[1:]):
-            raise ValueError(
-                f"input_shape={self.input_shape!r} has {prod(shape)} numbers, a row of "
-                f"X has {prod(rows.shape[1:])}."
-            )
+        check_input_shape(shape, rows.shape[1:])
         rows = np.ascontiguousarray(
             rows.reshape(len(rows), *shape), dtype=_row_type(self.module_, rows)
         )

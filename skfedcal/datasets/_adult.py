@@ -164,8 +164,12 @@ def _read(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
         columns = zip(values, COLUMNS, places, strict=True)
         rows.append([_number(*column, where) for column in columns])
         labels.append(label)
-    shape = (len(rows), len(COLUMNS))
-    return np.array(rows, dtype=np.float64).reshape(shape), np.array(labels, np.int64)
+    if not rows:
+        raise ValueError(
+            f"{path}: expected rows of {len(COLUMNS) + 1} values, found none. The file "
+            "is cut short or damaged; fetch it again."
+        )
+    return np.array(rows, dtype=np.float64), np.array(labels, np.int64)
 
 
 def _number(

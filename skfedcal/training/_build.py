@@ -72,9 +72,15 @@ def build_network(
 
 def takes_tokens(module: nn.Module) -> bool:
     """Whether the module looks up whole numbers, and so is not given floats."""
+    return _n_tokens(module) > 0
+
+
+def _n_tokens(module: nn.Module) -> int:
+    """Entries of the largest table that the module looks up; 0 without one."""
     from torch import nn
 
-    return any(isinstance(part, nn.Embedding) for part in module.modules())
+    tables = [part for part in module.modules() if isinstance(part, nn.Embedding)]
+    return max((table.num_embeddings for table in tables), default=0)
 
 
 def auto_cohort(network: Network) -> int:
@@ -129,14 +135,17 @@ def _probe(
     rows = torch.zeros((2, *row_shape), dtype=kind, device=device)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.random.get_rng_state()
+        kept = _versions(module)
         try:
             out = module.train()(rows)
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(
                 f"{type(module).__name__} cannot take rows of shape {row_shape}: "
                 f"{error} Pass X or `input_shape` in the shape that it needs."
+                + _channels_hint(row_shape)
             ) from error
         drew = not torch.equal(before, torch.random.get_rng_state())
+    _refuse_changed(module, kept)
     shape = tuple(getattr(out, "shape", ()))
     if shape != (2, n_classes):
         raise ValueError(
@@ -147,10 +156,37 @@ def _probe(
     return drew
 
 
+def _channels_hint(row_shape: tuple[int, ...]) -> str:
+    """Way out for images with channels last, which torch takes second."""
+    if len(row_shape) != 3 or row_shape[-1] not in (1, 3, 4):
+        return ""
+    return " Images with channels last: np.moveaxis(X, -1, 1) puts them first."
+
+
+def _versions(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """What shows that a buffer was replaced or written to, by its name."""
+    return {
+        name: (id(buffer), buffer._version) for name, buffer in module.named_buffers()
+    }
+
+
+def _refuse_changed(module: nn.Module, kept: dict[str, tuple[int, int]]) -> None:
+    """Raise if a step changed a buffer: the next client would see this one's rows."""
+    for name, version in _versions(module).items():
+        if name in kept and kept[name] != version:
+            raise ValueError(
+                f"{type(module).__name__} changes its buffer {name!r} in training. A "
+                "client's training would then depend on the rows of clients before "
+                "it, and buffers are not averaged. Use layers that keep nothing, such "
+                "as nn.GroupNorm."
+            )
+
+
 def as_input(rows: Array, module: nn.Module) -> Array:
     """Rows as a training step takes them: float32, or int64 for tokens."""
-    if takes_tokens(module):
-        return _whole(rows)
+    n_tokens = _n_tokens(module)
+    if n_tokens:
+        return _tokens(rows, n_tokens)
     with np.errstate(over="ignore"):
         out = np.ascontiguousarray(rows, dtype=np.float32)
     if rows.dtype == np.float64 and not np.isfinite(out).all():
@@ -160,10 +196,16 @@ def as_input(rows: Array, module: nn.Module) -> Array:
     return out
 
 
-def _whole(rows: Array) -> Array:
+def _tokens(rows: Array, n_tokens: int) -> Array:
     if rows.dtype.kind == "f" and (rows != np.floor(rows)).any():
         raise ValueError(
             "The module looks up tokens (it has an nn.Embedding), but X holds numbers "
             "that are not whole."
+        )
+    if rows.size and not 0 <= rows.min() <= rows.max() < n_tokens:
+        raise ValueError(
+            f"X holds tokens from {rows.min():g} to {rows.max():g}; the module knows "
+            f"those from 0 to {n_tokens - 1} (module_params={{'n_tokens': ...}} of "
+            "'char_lstm')."
         )
     return np.ascontiguousarray(rows, dtype=np.int64)

@@ -118,7 +118,8 @@ class FedAvgClassifier(BaseTrainer):
     n_clients_, n_rounds_ : int
         Clients seen and rounds run.
     privacy_ : PrivacyReport
-        The guarantee of this fit.
+        The guarantee of this fit; with a private `head` that of both together, whose
+        own part is ``head_.privacy_``.
     input_shape_ : tuple of int
         Shape of one row for the module.
     n_features_in_ : int

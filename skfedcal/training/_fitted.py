@@ -1,6 +1,7 @@
 """Predictions of an estimator that holds a trained module."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import numpy as np
 from sklearn.base import (
@@ -33,7 +34,7 @@ class FittedNetworkMixin(
         -------
         logits : ndarray of shape (n_samples, n_classes)
             Columns in the order of `classes_`. Computed in float64 if X is of that
-            type, else in float32.
+            type and the module can, else in float32.
         """
         check_is_fitted(self)
         return self._logits(self._check_rows(X))
@@ -49,7 +50,7 @@ class FittedNetworkMixin(
         Returns
         -------
         features : ndarray of shape (n_samples, n_features_out)
-            In float64 if X is of that type, else in float32.
+            In float64 if X is of that type and the module can, else in float32.
         """
         check_is_fitted(self)
         return self._features(self._check_rows(X))
@@ -108,8 +109,10 @@ class FittedNetworkMixin(
         module, device = self.module_, str(self.device)
         if rows.dtype == np.float64 and not takes_tokens(module):
             # Results of one row and of many then agree to the last digits.
-            rows = np.ascontiguousarray(self._shaped(rows))
-            return function(_doubled(module), rows, device)
+            doubled = np.ascontiguousarray(self._shaped(rows))
+            # A module that makes float32 tensors of its own cannot compute in float64.
+            with suppress(RuntimeError):
+                return function(_doubled(module), doubled, device)
         return function(module, as_input(self._shaped(rows), module), device)
 
     def _check_rows(self, X):

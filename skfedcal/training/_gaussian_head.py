@@ -52,7 +52,7 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
     prior : {'empirical', 'uniform'} or array-like, default='empirical'
         Class frequencies: those of the clients' rows, all the same (FL-FCR as printed),
         or given, one for each of `classes_`. Where classes are not equally frequent
-        'uniform' raises the calibration error.
+        'uniform' raises the calibration error of 'lda' and 'sample'.
     shrinkage : float, default=0.01
         Share of the covariance that is replaced by a multiple of the unit matrix of the
         same trace.

@@ -26,7 +26,14 @@ def with_head(trainer, algorithm, model, entropy):
             "exact sums of the same clients' features. Give it a budget of its own: "
             "FedGaussianHead(eps=..., max_norm=...)."
         )
+    if model.private and head._privacy_model().unit != model.unit:
+        raise ValueError(
+            f"Training hides a {model.unit} and the head, "
+            f"{head._privacy_model()!r}, a single {head._privacy_model().unit}: what "
+            f"both cost cannot be added up. Use unit={model.unit!r} for the head."
+        )
     # What the head would refuse is refused before training is paid for.
+    algorithm.training.network.check_features()
     head._validate_params()
     head._make_algorithm(head._privacy_model(), 1)
     head._given_prior(len(trainer.classes_))
@@ -69,6 +76,32 @@ def fit_head(trainer, clients, entropy):
         known = (*head.privacy_.assumptions, NOT_COVERED)
         head.privacy_ = replace(head.privacy_, assumptions=known)
     return head
+
+
+def joint_report(training, head):
+    """Guarantee of training and head together, where both are private.
+
+    Eps and delta are added up, which holds for any two releases; a ledger, which knows
+    their noise, finds less.
+    """
+    if not (training.private and head.private):
+        return training
+    apart = training.trust != head.trust
+    bounds = {f"head {name}": bound for name, bound in head.clip.items()}
+    return replace(
+        training,
+        eps=training.eps + head.eps,
+        delta=training.delta + head.delta,
+        mu=None,
+        clip={**training.clip, **bounds},
+        trust=f"{training.trust}; head: {head.trust}" if apart else head.trust,
+        secure=training.secure and head.secure,
+        seeded=training.seeded or head.seeded,
+        accountant=f"{training.accountant} + {head.accountant} (head)",
+        n_rounds=training.n_rounds + head.n_rounds,
+        assumptions=tuple(dict.fromkeys(training.assumptions + head.assumptions)),
+        ledger_ids=training.ledger_ids + head.ledger_ids,
+    )
 
 
 def _seed(entropy):

@@ -84,7 +84,7 @@ class Focal(FrozenParams):
     Parameters
     ----------
     gamma : float, default=3.0
-        Exponent; 0 is the cross-entropy.
+        Exponent; 0 is the cross-entropy, if it is that of all rows.
     sample_dependent : bool, default=True
         FLSD-53 of Mukhoti et al. (2020): an exponent of 5 for rows with a probability
         of the own class below 0.2.
@@ -210,8 +210,7 @@ class LogitAdjusted(FrozenParams):
     r"""Cross-entropy of :math:`z_c + \tau \log n_c`, with the client's class counts.
 
     The logits learn what tells classes apart, not how frequent they are at a client
-    (balanced softmax). Of the losses here it lowers the class-wise calibration error
-    under label skew the most.
+    (balanced softmax).
 
     Parameters
     ----------

@@ -91,6 +91,10 @@ class Network:
             for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)
         }
 
+    def check_features(self) -> None:
+        """Raise if it is not known what the features of the module are."""
+        _caught(self.head)
+
     def logits(self, params: Params, x: Tensor) -> Tensor:
         from torch.func import functional_call
 

@@ -44,7 +44,10 @@ class Penalty(Protocol):
         params: Params,
         features: Tensor,
     ) -> Tensor:
-        """Return a number; rows with ``mask == 0`` are padding."""
+        """Return a number; rows with ``mask == 0`` are padding.
+
+        A module without a head has no features: the matrix has no columns.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,11 @@ class Objective:
         parts: tuple[Loss | Penalty, ...] = (self.loss, *self.penalties)
         return frozenset().union(*(part.needs for part in parts))
 
+    @property
+    def _reads_features(self) -> bool:
+        """Whether some part compares features, which a head must tell."""
+        return bool(self.needs & {"global_features", "previous_features"})
+
     def value(
         self,
         network: Network,
@@ -83,8 +91,12 @@ class Objective:
         params = network.unflatten(flat)
         if not self.penalties:
             return self.loss(network.logits(params, x), y, mask, ctx)
-        logits, features = network.logits_and_features(params, x)
-        ctx = self._with_features(network, x, ctx)
+        if network.head is None and not self._reads_features:
+            logits = network.logits(params, x)
+            features = logits[:, :0]
+        else:
+            logits, features = network.logits_and_features(params, x)
+            ctx = self._with_features(network, x, ctx)
         value = self.loss(logits, y, mask, ctx)
         for penalty in self.penalties:
             term = penalty(logits, y, mask, ctx, params, features)

@@ -247,6 +247,12 @@ class NonUniform(FrozenParams):
 
     penalty: Penalty = field(default_factory=DCA)
 
+    def __post_init__(self) -> None:
+        if not callable(self.penalty) or isinstance(self.penalty, type):
+            raise TypeError(
+                f"NonUniform(penalty={self.penalty!r}): pass a penalty, such as DCA()."
+            )
+
     @property
     def weight(self) -> float:
         return self.penalty.weight

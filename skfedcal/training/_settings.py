@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from inspect import signature
 from numbers import Integral
 from typing import Any, Literal
 
@@ -37,15 +38,30 @@ def make_objective(loss: Any, penalties: Any) -> Objective:
         loss = getattr(_losses, LOSSES[loss])()
     if penalties is None:
         penalties = ()
-    elif not isinstance(penalties, Iterable):
+    elif not isinstance(penalties, Iterable) or isinstance(penalties, str):
         penalties = (penalties,)
-    for part in (loss, *penalties):
-        if not callable(part) or isinstance(part, type):
-            raise TypeError(
-                f"{part!r} is no loss or penalty; pass an object such as "
-                "skfedcal.training.Proximal(0.01)."
-            )
+    _check_part(loss, "loss", "Focal()", ("needs",), 4)
+    for part in penalties:
+        _check_part(part, "penalty", "Proximal(0.01)", ("needs", "weight"), 6)
     return Objective(loss, tuple(penalties))
+
+
+def _check_part(
+    part: Any, kind: str, example: str, attributes: tuple[str, ...], n_arguments: int
+) -> None:
+    """Raise unless `part` can be called as a loss or as a penalty is."""
+    fits = callable(part) and not isinstance(part, type)
+    if fits and all(hasattr(part, name) for name in attributes):
+        try:
+            signature(part).bind(*range(n_arguments))
+        except TypeError:
+            pass
+        else:
+            return
+    raise TypeError(
+        f"{part!r} is no {kind}; pass an object such as skfedcal.training.{example}, "
+        f"which has {' and '.join(attributes)} and takes {n_arguments} arguments."
+    )
 
 
 def make_runner(

@@ -22,6 +22,23 @@ def n_inputs(shape: Sequence[int]) -> int:
     return prod(shape)
 
 
+def check_input_shape(shape: tuple[int, ...], given: tuple[int, ...]) -> None:
+    """Raise unless rows of the shape `given` can be read as `shape`."""
+    if prod(shape) != prod(given):
+        raise ValueError(
+            f"input_shape={shape!r} has {prod(shape)} numbers, a row of X has "
+            f"{prod(given)}."
+        )
+    sides, wanted = ([n for n in s if n != 1] for s in (given, shape))
+    if sides != wanted and sorted(sides) == sorted(wanted):
+        raise ValueError(
+            f"input_shape={shape!r} has the axes of a row of X, {given!r}, in another "
+            "order; numbers are read in the order that they have, so that images would "
+            "be scrambled. Move the axes of X: np.moveaxis(X, -1, 1) puts channels "
+            "that are last first."
+        )
+
+
 def image_shape(shape: Sequence[int], smallest: int) -> ImageShape:
     """Read the shape of a row as that of an image with sides of at least `smallest`."""
     found = _read(tuple(int(n) for n in shape))

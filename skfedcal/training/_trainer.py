@@ -3,11 +3,11 @@
 import warnings
 from dataclasses import replace
 from hashlib import sha256
-from math import prod
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import column_or_1d
 
 from skfedcal._sklearn_compat import (
     CallbackSupportMixin,
@@ -22,16 +22,21 @@ from skfedcal.training._build import as_input, build_network
 from skfedcal.training._client import ClientTraining
 from skfedcal.training._counts import ask_counts
 from skfedcal.training._fitted import FittedNetworkMixin
-from skfedcal.training._head import fit_head, with_head
+from skfedcal.training._head import fit_head, joint_report, with_head
 from skfedcal.training._local import LocalSGD
 from skfedcal.training._memory import ClientMemory
 from skfedcal.training._monitor import Monitor
+from skfedcal.training._shapes import check_input_shape
 from skfedcal.training._sites import refuse_sites
 from skfedcal.training._torch import import_torch
 
 # First parameters and the order of rows come from other streams of the seed than noise
 # (0), cohorts (1) and their key (2).
 _START_STREAM, _ORDER_STREAM = 3, 4
+
+
+# Said in the report of a private fit that was scored, and perhaps ended, by rows.
+EVAL_PUBLIC = "the rows of eval_set are public"
 
 
 class BaseTrainer(
@@ -81,9 +86,12 @@ class BaseTrainer(
             network, clients = self._network(read.dataset, entropy)
             root, report = self._run_rounds(model, network, clients, entropy)
             known = (*report.assumptions, *read.assumptions)
+            if model.private and self.eval_set is not None:
+                known = (*known, EVAL_PUBLIC)
             self.privacy_ = replace(report, assumptions=known)
             if self.head is not None:
                 self.head_ = fit_head(self, clients, entropy)
+                self.privacy_ = joint_report(self.privacy_, self.head_.privacy_)
             root.call_on_fit_task_end(estimator=self)
             return self
 
@@ -126,11 +134,7 @@ class BaseTrainer(
         self._row_shape = self.input_shape_ = rows.shape[1:]
         if self.input_shape is not None:
             self.input_shape_ = tuple(int(n) for n in self.input_shape)
-            if prod(self.input_shape_) != prod(rows.shape[1:]):
-                raise ValueError(
-                    f"input_shape={self.input_shape!r} has {prod(self.input_shape_)} "
-                    f"numbers, a row of X has {prod(rows.shape[1:])}."
-                )
+            check_input_shape(self.input_shape_, rows.shape[1:])
         network = build_network(
             self.module,
             self.module_params,
@@ -198,7 +202,7 @@ class BaseTrainer(
                 f"eval_set has {len(self.eval_set)} entries; pass a tuple (X, y)."
             )
         X, y = self.eval_set
-        rows, y = self._check_rows(X), np.asarray(y)
+        rows, y = self._check_rows(X), column_or_1d(np.asarray(y))
         if len(rows) != len(y):
             raise ValueError(f"eval_set has {len(rows)} rows but {len(y)} labels.")
         unknown = np.setdiff1d(y, self.classes_)

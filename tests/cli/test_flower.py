@@ -2,10 +2,14 @@
 
 import json
 import os
+import shutil
+import signal
 import socket
 import stat
 import subprocess
+import tempfile
 import tomllib
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -16,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from skfedcal import __version__
 from skfedcal.cli.flower import _doctor, _trial
+from skfedcal.cli.flower._app import changed_config, run_config
 from skfedcal.federation import Roster, SiteKey
 
 QUIET = {
@@ -168,6 +173,12 @@ def test_a_port_in_use_is_named(app, doctor):
         assert verdicts(found, f"port {port}") == ["warn"]
     _, found = doctor(app, "--port", port)
     assert verdicts(found, f"port {port}") == ["ok"]
+
+
+@pytest.mark.parametrize("port", ["99999", "0", "-1", "http"])
+def test_what_is_no_port_is_said(fails, port):
+    text = fails("flower", "doctor", f"--port={port}")
+    assert f"{port} is no port: pass 1 to 65535" in text
 
 
 def test_a_far_connection_without_tls_fails(app, doctor, environment):
@@ -344,6 +355,69 @@ def test_made_up_data_fits_the_run_config(tmp_path):
 def test_a_trial_needs_three_sites(app, fails, tmp_path):
     assert "files of 3 sites" in fails("flower", "try", app, tmp_path / "a.npz")
     assert "writes an app" in fails("flower", "try", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        ('method="FedTemp"', "skfedcal has no 'FedTemp'"),
+        ("rounds=1 method=FedTempCalibrator", "quotes around text"),
+        ("method", "Pass name=value"),
+        ('mehtod="FedTempCalibrator"', "the app has no 'mehtod'. It has method, "),
+        ("""rounds=1 classes='[0, "a"'""", "is no JSON list"),
+    ],
+)
+def test_a_wrong_entry_is_said_before_anything_starts(app, fails, entry, text):
+    assert text in fails("flower", "try", app, "--run-config", entry)
+
+
+def test_entries_change_the_run_config(app):
+    entries = ["""rounds=1 classes='[0, "a b"]'""", "secure=false"]
+    found = changed_config(str(app), entries)
+    changes = {"rounds": 1, "classes": '[0, "a b"]', "secure": False}
+    assert found == run_config(str(app)) | changes
+
+
+def test_commands_of_flower_find_each_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    environment = _trial.flower_environment(tmp_path / "home")
+    assert shutil.which("flower-superexec", path=environment["PATH"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_trial_that_is_told_to_end_leaves_nothing_behind(
+    app, run, tmp_path, monkeypatch, number
+):
+    started = []
+
+    @contextmanager
+    def superlink(folder, environment):
+        with _trial.processes(["/bin/sleep", "60"], folder, environment) as process:
+            started.append(process)
+            assert callable(signal.getsignal(number))  # else it would end the tests
+            os.kill(os.getpid(), number)
+            yield "127.0.0.1:1"
+
+    monkeypatch.setattr(_trial, "superlink", superlink)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "here"))
+    (tmp_path / "here").mkdir()
+    before = signal.getsignal(number)
+    assert run("flower", "try", app)[0] == 130
+    assert started[0].poll() is not None
+    assert list((tmp_path / "here").iterdir()) == []
+    assert signal.getsignal(number) is before
+
+
+def test_the_error_of_a_trial_says_who_did_not_answer(tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text(
+        "Traceback:\nx.py:2: FaultyClientWarning: 'oslo' refused: its policy.\n"
+        "  told\nskfedcal.exceptions.NotEnoughClientsError: 2 clients answered.\nend\n"
+    )
+    assert _trial._end_of(log) == (
+        "Its log ends with: FaultyClientWarning: 'oslo' refused: its policy. | "
+        "skfedcal.exceptions.NotEnoughClientsError: 2 clients answered."
+    )
 
 
 def test_a_process_of_a_trial_ends_with_its_block(tmp_path):

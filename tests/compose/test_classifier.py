@@ -26,6 +26,7 @@ from sklearn.utils import get_tags
 from skfedcal import (
     FedBinCalibrator,
     FederatedCalibratedClassifier,
+    FedGaussianHead,
     FedTempCalibrator,
     LogitTransformer,
     PrivacyLedger,
@@ -306,6 +307,17 @@ def test_routing_of_weights_and_groups(features):
             FederatedCalibratedClassifier().fit(X, y, sample_weight=weights)
     expected = LogisticRegression().fit(X, y, sample_weight=weights)
     np.testing.assert_allclose(whole.estimator_.coef_, expected.coef_)
+
+
+@pytest.mark.parametrize("cv", [3, "holdout"])
+@pytest.mark.parametrize("routing", [False, True])
+def test_a_federated_classifier_is_trained_on_the_clients(features, cv, routing):
+    X, y, ids = features
+    whole = FederatedCalibratedClassifier(FedGaussianHead(), cv=cv, random_state=0)
+    with sklearn.config_context(enable_metadata_routing=routing):
+        whole.fit(X, y, client_ids=list(ids))
+    assert whole.estimator_.n_clients_ == len(np.unique(ids))
+    assert whole.fit(X, y).estimator_.n_clients_ == 1
 
 
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")

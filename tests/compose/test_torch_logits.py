@@ -132,3 +132,12 @@ def test_a_federated_module_in_a_pipeline_with_a_calibrator(digits):
     direct = FedTempCalibrator().fit(clf.client_logits(X, y, client_ids=ids))
     assert pipe[-1].temperature_ == pytest.approx(direct.temperature_, rel=1e-4)
     np.testing.assert_array_equal(pipe.predict(X), clf.predict(X))
+
+
+def test_a_class_and_axes_in_another_order_are_refused():
+    X = np.zeros((4, 8, 8, 3), np.float32)
+    net = nn.Sequential(nn.Conv2d(3, 10, 8), nn.Flatten())
+    with pytest.raises(ValueError, match="would be scrambled"):
+        TorchLogits(net, input_shape=(3, 8, 8)).fit(X)
+    with pytest.raises(TypeError, match="not its class"):
+        TorchLogits(nn.Linear).fit(X)

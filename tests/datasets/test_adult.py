@@ -184,3 +184,10 @@ def test_no_network_is_said(server, tmp_path, monkeypatch):
     monkeypatch.setattr(_adult, "URL", server + "nowhere/")
     with pytest.raises(OSError, match=r"Could not download .*404.* fetch the file"):
         load_adult(tmp_path / "new", download=True)
+
+
+@pytest.mark.parametrize("text", ["", "|1x3 Cross validator\n"])
+def test_a_file_without_rows_is_damaged(home, text):
+    (home / "adult.data").write_text(text)
+    with pytest.raises(ValueError, match=r"adult.data: expected rows .* found none"):
+        load_adult(home)

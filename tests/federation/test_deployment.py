@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -255,6 +257,10 @@ def same_counts(path, expected):
         np.testing.assert_array_equal(a, b, strict=True)
 
 
+def digest(path):
+    return sha256(path.read_bytes()).hexdigest()
+
+
 def n_received(folder, number):
     """Messages of a run that a SuperNode has received, without the greeting."""
     text = (folder / "supernode.log").read_text(errors="replace")
@@ -355,6 +361,36 @@ def test_the_commands_of_the_readme_work(tmp_path):
         )
     assert "FedTempCalibrator" in done.stdout and "eps=1" in done.stdout
     assert "hides one client among 3" in done.stdout
+
+
+@pytest.mark.parametrize("secure", [True, False], ids=["masked", "plain"])
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
+def test_the_simulation_gives_the_bits_of_one_process(secure, tmp_path):
+    script = block("simulation")
+    assert "secure=True" in script
+    script = script.replace("secure=True", f"secure={secure}")
+    (tmp_path / "simulate.py").write_text(script)
+    more = {}
+    if not secure:
+        (tmp_path / "site.toml").write_text("allow-plain = true\n")
+        more = {"SKFEDCAL_SITE_CONFIG": str(tmp_path / "site.toml")}
+    # Ray has sockets in its folder, whose paths may be 107 bytes long.
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as ray,
+        Deployment(tmp_path, {}) as dep,
+    ):
+        process = dep.start("simulate", tmp_path, RAY_TMPDIR=ray, **more)
+        code = process.wait(PATIENCE / 2)
+    assert code == 0, (tmp_path / "simulate.log").read_text()
+
+    clients = make_federation(10, 2000, 3, random_state=0).clients
+    expected = ScoreHistogram.fit(clients, classes=CLASSES, kind="top").to_json()
+    assert digest(tmp_path / "histogram.json") == sha256(expected.encode()).hexdigest()
+    with pytest.warns(SimulatedPrivacyWarning):
+        here = FedTempCalibrator(eps=1.0, classes=CLASSES, random_state=0).fit(clients)
+    there = skfedcal.load(tmp_path / "temperature.json")
+    assert there.temperature_ == here.temperature_
+    assert (there.n_clients_, there.n_rounds_) == (here.n_clients_, here.n_rounds_)
 
 
 def test_a_superlink_is_killed_and_the_run_resumed(clients, tmp_path):

@@ -221,6 +221,16 @@ def test_control_of_the_server_is_the_mean_of_the_clients():
     np.testing.assert_allclose(state.control, own.double().mean(dim=0), atol=1e-6)
 
 
+def test_control_of_the_server_counts_clients_that_were_not_asked():
+    clients = federation([6, 4, 5, 9, 3])
+    method = scaffold(n_clients=5, n_rounds=3)
+    state = run(method, clients, FederatedRunner(cohort="independent", cohort_size=2))
+    own = method.training.memory.recall(
+        "control", clients.names, torch.zeros(NETWORK.n_params)
+    )
+    np.testing.assert_allclose(state.control, own.double().mean(dim=0), atol=1e-6)
+
+
 def test_scaffold_with_one_step_per_round_is_averaging():
     # Corrections add up to zero over the clients.
     clients = federation([6, 4, 9])

@@ -183,6 +183,11 @@ def test_tokens_are_not_made_floats(digits):
     np.testing.assert_array_equal(clf.predict(X.astype(float)), clf.predict(X))
     with pytest.raises(ValueError, match="not whole"):
         clf.predict(X + 0.5)
+    for shift in (-1, 1):
+        with pytest.raises(ValueError, match="those from 0 to 4"):
+            clf.predict(X + shift)
+        with pytest.raises(ValueError, match="those from 0 to 4"):
+            small(module="char_lstm", module_params=params).fit(X + shift, y)
 
 
 def test_float32_in_float32_out(digits):
@@ -236,17 +241,120 @@ def test_dropout_trains_and_predicts_without_noise(digits):
     assert (flat(other) != flat(fits[0])).any()
 
 
+class Centred(nn.Module):
+    """Keeps a mean of rows, through which clients would see each other."""
+
+    def __init__(self, in_place=False):
+        super().__init__()
+        self.in_place = in_place
+        self.linear = nn.Linear(64, 10)
+        self.register_buffer("mean", torch.zeros(64))
+
+    def forward(self, x):
+        if self.in_place:
+            self.mean.lerp_(x.mean(0), 0.1)
+        else:
+            self.mean = self.mean.lerp(x.mean(0), 0.1)
+        return self.linear(x - self.mean)
+
+
+class InSingle(nn.Linear):
+    """Computes in float32 whatever it is given."""
+
+    def forward(self, x):
+        return super().forward(x.float())
+
+
+def test_buffers_that_stay_as_they_are_may_be_kept(digits):
+    X, y, ids = digits
+    net = nn.Linear(64, 10)
+    net.register_buffer("unused", torch.zeros(3))
+    assert small(module=net).fit(X, y, client_ids=ids).module_.unused.sum() == 0
+
+
+def test_a_module_that_computes_in_float32_only(digits):
+    X, y, ids = digits
+    assert X.dtype == np.float64
+    clf = small(module=partial(InSingle, 64, 10)).fit(X, y, client_ids=ids)
+    single = clf.predict_logits(X.astype(np.float32))
+    np.testing.assert_array_equal(clf.predict_logits(X), single)
+    assert clf.transform(X).shape == X.shape
+
+
+def test_axes_are_not_put_in_another_order_by_a_shape(digits):
+    X, y, _ = digits
+    net = nn.Sequential(nn.Conv2d(3, 10, 8), nn.Flatten())
+    last = np.repeat(X.reshape(-1, 8, 8, 1), 3, axis=3)
+    with pytest.raises(ValueError, match=r"np.moveaxis\(X, -1, 1\)"):
+        small(module=net).fit(last, y)
+    with pytest.raises(ValueError, match="would be scrambled"):
+        small(module=net, input_shape=(3, 8, 8)).fit(last, y)
+    small(module=net, n_rounds=1).fit(np.moveaxis(last, -1, 1), y)
+    # Axes of length 1 come and go, and rows may be made flat.
+    small(input_shape=(64,), n_rounds=1).fit(X.reshape(-1, 8, 8), y)
+    small(input_shape=(8, 1, 8), n_rounds=1).fit(X.reshape(-1, 1, 8, 8), y)
+
+
+def test_penalties_without_features_need_no_last_layer(digits):
+    X, y, ids = digits
+    images = X.reshape(-1, 1, 8, 8)
+    net = nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten())
+    params = {"module": net, "n_rounds": 1}
+    plain = small(**params).fit(images, y, client_ids=ids)
+    held = small(penalties=Proximal(0.5), **params).fit(images, y, client_ids=ids)
+    assert np.abs(flat(held) - flat(plain)).max() > 1e-6
+    with pytest.raises(ValueError, match="what its features are"):
+        small(penalties=Contrastive(), **params).fit(images, y, client_ids=ids)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"penalties": "mmce"},
+        {"penalties": [Proximal]},
+        {"penalties": [CrossEntropy()]},
+        {"loss": Proximal()},
+        {"loss": nn.CrossEntropyLoss()},
+        {"loss": lambda logits, y, mask, ctx: logits.sum()},
+    ],
+    ids=["name", "class", "loss", "penalty", "torch", "function"],
+)
+def test_what_is_no_loss_or_penalty_is_refused(digits, params):
+    X, y, _ = digits
+    with pytest.raises(TypeError, match=r"is no (loss|penalty); pass an object"):
+        small(**params).fit(X, y)
+
+
 @pytest.mark.parametrize(
     ("module", "error", "message"),
     [
         (nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10)), ValueError, "GroupNorm"),
+        (
+            nn.Sequential(
+                nn.Linear(64, 10), nn.BatchNorm1d(10, track_running_stats=False)
+            ),
+            ValueError,
+            "GroupNorm",
+        ),
+        (Centred(), ValueError, "changes its buffer 'mean'"),
+        (Centred(in_place=True), ValueError, "changes its buffer 'mean'"),
         (nn.Linear(64, 7), ValueError, r"one logit for each of the 10 classes"),
         (nn.Linear(9, 10), ValueError, r"cannot take rows of shape \(64,\)"),
         (nn.Linear(64, 10).requires_grad_(False), ValueError, "nothing to train"),
         (lambda: 3, TypeError, "must make a torch.nn.Module"),
         ("transformer", ValueError, "is unknown"),
     ],
-    ids=["batchnorm", "columns", "rows", "frozen", "no module", "no name"],
+    ids=[
+        "batchnorm",
+        "batch",
+        "buffer",
+        "in place",
+        "columns",
+        "rows",
+        "frozen",
+        "no module",
+        "no name",
+    ],
 )
 def test_modules_that_cannot_be_trained_are_refused(digits, module, error, message):
     X, y, _ = digits
@@ -276,7 +384,7 @@ def test_loss_by_name_and_by_object_agree(digits):
     named = small(loss="cross_entropy").fit(X, y, client_ids=ids)
     given = small(loss=CrossEntropy(), penalties=[]).fit(X, y, client_ids=ids)
     np.testing.assert_array_equal(flat(named), flat(given))
-    with pytest.raises(TypeError, match="is no loss or penalty"):
+    with pytest.raises(TypeError, match="is no penalty"):
         small(penalties=[Proximal]).fit(X, y)
 
 
@@ -410,7 +518,13 @@ def test_heads_and_privacy(digits):
     assert len(ledger) == 0
     clf = small(head=private, **params).fit(X, y, client_ids=ids)
     assert len(ledger) == 2
-    assert (clf.privacy_.eps, clf.head_.privacy_.eps) == (1.0, 1.0)
+    # What the fit released is both.
+    assert (clf.privacy_.eps, clf.head_.privacy_.eps) == (2.0, 1.0)
+    assert clf.privacy_.delta == 2 * clf.head_.privacy_.delta
+    assert clf.privacy_.n_rounds == 4
+    ids_paid = tuple(record["id"] for record in ledger.records())
+    assert clf.privacy_.ledger_ids == ids_paid
+    assert ledger.spent(clf.privacy_.delta) <= clf.privacy_.eps
     with pytest.raises(ValueError, match="method='qda'"):
         small(head=FedGaussianHead(method="qda"), head_every=1).fit(X, y)
     # Private on top, not below: the report of the head says so.
@@ -418,6 +532,31 @@ def test_heads_and_privacy(digits):
     assert said not in str(clf.head_.privacy_)
     clf = small(head=private, classes=range(10)).fit(X, y, client_ids=ids)
     assert any(said in known for known in clf.head_.privacy_.assumptions)
+
+
+def test_a_head_that_would_fail_later_is_refused_before_training_is_paid(digits):
+    X, y, ids = digits
+    ledger = PrivacyLedger()
+    params = {"eps": 1.0, "classes": range(10), "ledger": ledger}
+    head = FedGaussianHead(privacy=CentralDP(1.0, unit="example"), max_norm=5.0)
+    with pytest.raises(ValueError, match="cannot be added up"):
+        small(head=head, **params).fit(X, y, client_ids=ids)
+    net = nn.Sequential(nn.Unflatten(1, (64, 1)), nn.Conv1d(64, 10, 1), nn.Flatten())
+    head = FedGaussianHead(1.0, max_norm=5.0)
+    with pytest.raises(ValueError, match="what its features are"):
+        small(module=net, head=head, **params).fit(X, y, client_ids=ids)
+    assert len(ledger) == 0
+
+
+def test_a_private_report_says_that_scored_rows_are_public(digits):
+    X, y, ids = digits
+    params = {"eps": 1.0, "classes": range(10)}
+    clf = small(eval_set=(X[:50], y[:50]), **params).fit(X, y, client_ids=ids)
+    column = small(eval_set=(X[:50], y[:50, None]), **params)
+    assert column.fit(X, y, client_ids=ids).scores_ == clf.scores_
+    assert any("eval_set" in known for known in clf.privacy_.assumptions)
+    clf = small(**params).fit(X, y, client_ids=ids)
+    assert clf.privacy_.assumptions == ()
 
 
 # Rounds

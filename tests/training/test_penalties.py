@@ -375,3 +375,9 @@ def test_wrong_numbers_are_refused(cls, values):
     ((name, _),) = values.items()
     with pytest.raises(ValueError, match=rf"{cls.__name__}\({name}=.*finite number"):
         cls(**values)
+
+
+@pytest.mark.parametrize("penalty", [3, DCA, None])
+def test_nonuniform_takes_a_penalty(penalty):
+    with pytest.raises(TypeError, match="pass a penalty"):
+        NonUniform(penalty)

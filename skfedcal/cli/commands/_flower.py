@@ -126,7 +126,7 @@ def _doctor_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", metavar="DIR", nargs="?", default=None, help="an app")
     parser.add_argument(
         "--port",
-        type=int,
+        type=_port,
         action="append",
         dest="ports",
         default=[],
@@ -141,6 +141,12 @@ def _doctor_options(parser: argparse.ArgumentParser) -> None:
         ("site", "TOML file of a site"),
     ):
         parser.add_argument(f"--{name}", metavar="FILE", default="", help=text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 2**16:
+        raise argparse.ArgumentTypeError(f"{text} is no port: pass 1 to 65535")
+    return int(text)
 
 
 def doctor(args: argparse.Namespace, console: Console) -> None:
@@ -206,12 +212,12 @@ def trial(args: argparse.Namespace, console: Console) -> None:
     Every site has its own process, key and file. Without FILE three sites have
     made-up data. Nothing is left running.
     """
-    from skfedcal.cli.flower._app import run_config
-    from skfedcal.cli.flower._doctor import check_app
+    from skfedcal.cli.flower._app import changed_config
+    from skfedcal.cli.flower._doctor import check_app, check_run_config
     from skfedcal.cli.flower._trial import N_SITES, run_trial, toy_data
 
-    config = run_config(args.dir)
-    for line in check_app(args.dir):
+    config = changed_config(args.dir, args.settings)
+    for line in (*check_app(args.dir), *check_run_config(config)):
         if line.verdict == "fail":
             raise ValueError(f"{args.dir}: {line.what}: {line.text}")
     with tempfile.TemporaryDirectory(prefix="skfedcal-") as name:
@@ -222,7 +228,10 @@ def trial(args: argparse.Namespace, console: Console) -> None:
         if len(data) < N_SITES:
             raise UsageError(f"pass files of {N_SITES} sites or more, each of its own.")
         out = Path(args.output).resolve() if args.output else folder / "result.json"
-        console.progress(f"starting a SuperLink and {len(data)} SuperNodes")
+        console.progress(
+            f"starting a SuperLink and {len(data)} SuperNodes: takes a few minutes, "
+            "Ctrl-C ends them all"
+        )
         text = run_trial(args.dir, data, folder, out, args.settings)
     console.result(text, {"sites": list(data), "text": text, "output": args.output})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from skfedcal._version import __version__
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
+# Entries of ``flwr run --run-config``, as Flower takes them apart.
+_ENTRY = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")
 # What is written, and from which file of the template.
 FILES = {
     "pyproject.toml": "app.toml",
@@ -73,4 +76,34 @@ def read_app(folder: str) -> dict[str, Any]:
 def run_config(folder: str) -> dict[str, Any]:
     """Run config of the app."""
     config: dict[str, Any] = read_app(folder)["tool"]["flwr"]["app"]["config"]
+    return config
+
+
+def changed_config(folder: str, settings: Sequence[str]) -> dict[str, Any]:
+    """Run config of the app with the entries that a run changes.
+
+    Raises
+    ------
+    ValueError
+        If Flower could not read an entry, or the app has none of its name.
+    """
+    config = run_config(folder)
+    for text in settings:
+        lines = "\n".join(f"{name} = {value}" for name, value in _ENTRY.findall(text))
+        try:
+            entries = tomllib.loads(lines)
+        except ValueError:
+            entries = {}
+        if not entries:
+            raise ValueError(
+                f"--run-config {text} cannot be read. Pass name=value, and quotes "
+                "around text: --run-config 'method=\"FedBinCalibrator\"'."
+            )
+        unknown = [name for name in entries if name not in config]
+        if unknown:
+            raise ValueError(
+                f"--run-config {text}: the app has no {unknown[0]!r}. It has "
+                f"{', '.join(config)}."
+            )
+        config |= entries
     return config

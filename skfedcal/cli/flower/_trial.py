@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from skfedcal.cli.flower._keys import ROSTER, make_keys
@@ -56,7 +57,9 @@ def run_trial(
     """
     environment = flower_environment(folder / "flower")
     make_keys(list(data), [], str(folder))
-    with superlink(folder, environment) as address, ExitStack() as nodes:
+    with ExitStack() as nodes:
+        nodes.enter_context(_ended_by_signals())
+        address = nodes.enter_context(superlink(folder, environment))
         for name, path in data.items():
             command = node_command(folder, address, name, path)
             nodes.enter_context(processes(command, folder, environment))
@@ -107,8 +110,11 @@ def toy_data(folder: Path, config: Mapping[str, Any]) -> dict[str, Path]:
 def flower_environment(home: Path) -> dict[str, str]:
     """Environment in which Flower keeps to itself."""
     home.mkdir(parents=True, exist_ok=True)
+    # Commands of Flower start others by name, also where no environment is active.
+    path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     return {
         **os.environ,
+        "PATH": os.pathsep.join(path),
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -176,6 +182,22 @@ def processes(
                 continue
 
 
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """End as by Ctrl-C where a terminal closes or the process is to end."""
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    old = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
 def program(name: str) -> str:
     """Path of a command of Flower, by preference that of this environment."""
     beside = Path(sys.executable).parent / name
@@ -205,5 +227,8 @@ def _end_of(log: Path) -> str:
     """Error that a log tells of, or its last lines."""
     text = log.read_text(errors="replace") if log.exists() else ""
     errors = re.findall(r"^[\w.]*(?:Error|Exception): .*", text, re.MULTILINE)
-    told = errors[-1:] or [line for line in text.splitlines() if line.strip()][-8:]
+    # Who did not answer, and why, is told before the error.
+    faults = re.findall(r"FaultyClientWarning: .*", text)
+    told = [*faults[-1:], *errors[-1:]]
+    told = told or [line for line in text.splitlines() if line.strip()][-8:]
     return "Its log ends with: " + " | ".join(told)
