@@ -114,7 +114,7 @@ EVALUATIONS = {
         runner=r,
         random_state=0,
     ),
-    "side": lambda c, r: ScoreHistogram.fit_at(0.3, c, classes=[0, 1], runner=r),
+    "side": lambda c, r: ScoreHistogram._fit_at(0.3, c, classes=[0, 1], runner=r),
 }
 
 
