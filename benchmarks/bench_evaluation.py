@@ -1,6 +1,6 @@
 """Federated evaluation on real files against scikit-learn, and a million clients.
 
-python -m benchmarks.bench_evaluation --folder FOLDER
+python -m benchmarks.bench_evaluation FOLDER
 
 Three parts, which end with exit code 1 if a promise is not kept. Exact sums: the area
 within its certificate and 1e-4 of scikit-learn's, answers at ten thresholds equal
@@ -103,7 +103,7 @@ def million(n=1_000_000):
 def main():
     """Measure, print, write, and fail if a promise is not kept."""
     parser = arguments("evaluation", __doc__)
-    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--repeats", type=int, default=300)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
