@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 from skfedcal.exceptions import SimulatedPrivacyWarning
 
@@ -75,8 +76,22 @@ class Console:
 
 def to_stderr(text: str) -> None:
     """Print to stderr; a reader that has gone away must not end a paid fit."""
-    with suppress(OSError, ValueError):
+    try:
         print(text, file=sys.stderr, flush=True)
+    except OSError:
+        with suppress(OSError, ValueError):
+            send_nowhere(sys.stderr)
+    except ValueError:  # closed by the host
+        pass
+
+
+def send_nowhere(stream: TextIO) -> None:
+    """Drop what a stream holds and gets: the interpreter would fail on it at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, stream.fileno())
+    finally:
+        os.close(nowhere)
 
 
 def one_line(text: str) -> str:

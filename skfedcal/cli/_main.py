@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import traceback
@@ -14,7 +13,7 @@ from typing import NoReturn
 
 from skfedcal._version import __version__
 from skfedcal.cli._command import Command, UsageError, add_common_options
-from skfedcal.cli._console import Console, one_line, to_stderr
+from skfedcal.cli._console import Console, one_line, send_nowhere, to_stderr
 from skfedcal.cli.commands import COMMANDS
 from skfedcal.exceptions import (
     BudgetExceededError,
@@ -80,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _flush()
             return code
         except BrokenPipeError:
-            _drop_stdout()
+            send_nowhere(sys.stdout)
             return EXIT_CLOSED_PIPE
         except BaseException as error:
             if interrupts or isinstance(error, KeyboardInterrupt):
@@ -191,12 +190,5 @@ def _flush() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        _drop_stdout()
+        send_nowhere(sys.stdout)  # else the interpreter fails at exit
         raise
-
-
-def _drop_stdout() -> None:
-    """Send stdout nowhere, so that the interpreter does not fail at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

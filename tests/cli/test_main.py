@@ -230,6 +230,7 @@ def test_a_closed_stderr_does_not_end_a_fit(federation_file, tmp_path):
         [*SKFEDCAL, "fit", federation_file, "-o", output],
         stdout=subprocess.PIPE,
         stderr=writer,
+        env=BUFFERED,
     )
     os.close(writer)
     assert done.returncode == 0
