@@ -1,16 +1,49 @@
 """Write a file as a whole or not at all, and keep others off it meanwhile."""
 
+import errno
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 try:
     import fcntl
 except ImportError:  # Windows: two processes on one file are not noticed there
     fcntl = None  # type: ignore[assignment]
+
+
+# What a disk may say; other errors of a writer are its own.
+_DISK = {
+    errno.ENOSPC,
+    getattr(errno, "EDQUOT", errno.ENOSPC),  # not on Windows
+    errno.EFBIG,
+    errno.EIO,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+}
+
+# What `write_whole` calls a draft, after the name of the file.
+_DRAFT = re.compile(r"\.[0-9a-f]{16}\.tmp")
+
+
+def as_path(path: Any, what: str = "path") -> Path:
+    """Path of a file; refuses numbers, which `open` would take for open files."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(
+            f"{what}={path!r} is of type {type(path).__name__}; pass the path of a "
+            "file."
+        )
+    text = os.fspath(path)
+    if not isinstance(text, str) or "\0" in text:
+        raise ValueError(f"{what}={path!r} is no path of a file; pass another text.")
+    return Path(text)
 
 
 def write_whole(
@@ -20,16 +53,18 @@ def write_whole(
 
     After a crash or an error the file is the old one or the new one, and on disk.
     """
-    path = Path(os.path.realpath(path))
+    path = Path(os.path.realpath(as_path(path)))
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with open(draft, "xb") as stream:
-            write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(draft, path)
+        with _naming(path):
+            with open(draft, "xb") as stream:
+                write(stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(draft, path)
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # where there was none to write
+            draft.unlink(missing_ok=True)
     if os.name == "posix":  # the rename itself is safe only with its folder
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -40,14 +75,41 @@ def write_whole(
 
 @contextmanager
 def held(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold a lock beside `path`; BlockingIOError if another process has it."""
-    path = Path(os.path.realpath(path))
+    """Hold a lock beside `path`; BlockingIOError if another process has it.
+
+    Drafts of `path` that a killed holder has left are removed.
+    """
+    path = Path(os.path.realpath(as_path(path)))
     lock = path.with_name(f".{path.name}.lock")
-    with _open_locked(lock):
+    with _naming(path):
+        stream = _open_locked(lock)
+    with stream:
         try:
+            if fcntl is not None:  # else a draft may belong to a living holder
+                _remove_drafts(path)
             yield
         finally:
             lock.unlink(missing_ok=True)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name in an error of the disk the file that was meant; its type stays."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        text = f"Cannot write the file: {error.strerror or error}"
+        raise OSError(error.errno, text, str(path)) from error
+
+
+def _remove_drafts(path: Path) -> None:
+    start = f".{path.name}"
+    for draft in path.parent.iterdir():
+        name = draft.name
+        if name.startswith(start) and _DRAFT.fullmatch(name, len(start)):
+            draft.unlink(missing_ok=True)
 
 
 def _open_locked(lock: Path) -> BinaryIO:

@@ -64,4 +64,5 @@ def rows_look_like_proba(values: Rows, atol: float = 1e-6) -> bool:
     """Tell whether every row is non-negative and sums to one."""
     if values.size == 0 or values.shape[1] < 2 or values[0].min() < 0:
         return False
-    return bool(values.min() >= 0 and np.abs(values.sum(axis=1) - 1).max() <= atol)
+    with np.errstate(over="ignore"):
+        return bool(values.min() >= 0 and np.abs(values.sum(axis=1) - 1).max() <= atol)

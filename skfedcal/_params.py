@@ -1,7 +1,39 @@
 """Frozen settings objects that scikit-learn can clone and search over."""
 
 from dataclasses import fields, replace
+from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any, Self
+
+import numpy as np
+
+
+def as_number(name: str, value: Any) -> float:
+    """Return a setting as a float; an error names it where it is no number."""
+    number = _item(value)
+    if not isinstance(number, (Real, Decimal)):
+        raise TypeError(
+            f"{name}={value!r} is of type {type(value).__name__}; pass one number."
+        )
+    try:
+        return float(number)
+    except (OverflowError, ValueError):  # too large, or a signalling NaN
+        raise ValueError(f"{name} is no number up to 1e308; pass another.") from None
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return a setting that is true or false."""
+    if not isinstance(_item(value), Integral):
+        raise TypeError(
+            f"{name}={value!r} is of type {type(value).__name__}; pass True or False."
+        )
+    return bool(value)
+
+
+def _item(value: Any) -> Any:
+    """Plain form of a scalar of numpy, and of an array without axes."""
+    scalar = isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0
+    return value.item() if scalar else value
 
 
 class FrozenParams:

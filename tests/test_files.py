@@ -53,3 +53,21 @@ def test_a_failed_write_leaves_the_old_file_and_no_draft(tmp_path):
     with pytest.raises(OSError, match="disk full"):
         _files.write_whole(path, fails)
     assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_error_of_the_disk_names_the_file_that_was_meant(tmp_path):
+    missing = tmp_path / "nowhere" / "x"
+    text = "Cannot write the file: No such file or directory.*nowhere/x'"
+    with pytest.raises(FileNotFoundError, match=text):
+        _files.write_whole(missing, lambda stream: None)
+    with pytest.raises(FileNotFoundError, match=text), _files.held(missing):
+        pytest.fail("held")
+
+
+def test_an_error_of_the_writer_stays_as_it_is(tmp_path):
+    def fails(stream):
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    with pytest.raises(ConnectionResetError, match=r"^.Errno 104. Connection reset"):
+        _files.write_whole(tmp_path / "x", fails)
+    assert not any(tmp_path.iterdir())

@@ -16,7 +16,7 @@ from skfedcal.algorithms._base import (
     Sums,
 )
 from skfedcal.algorithms._own_rows import kept_rows, packed, row_weights
-from skfedcal.data._dataset import FederatedDataset
+from skfedcal.data._dataset import BLOCK_CELLS, FederatedDataset
 
 # Columns of `CountState.laws`.
 LAW_FIELDS = ("kind", "variance", "p", "q", "n_reports", "domain")
@@ -124,17 +124,27 @@ class ScoreCounts:
             kept = kept_rows(clients, self.max_examples, self.salt)
             rows, labels, owner = rows[kept], labels[kept], owner[kept]
             weight = None if weight is None else weight[kept]
-            sizes = np.minimum(sizes, self.max_examples)
+            sizes = np.minimum(sizes, min(self.max_examples, 2**62))
         if self.weighting == "client":
             weight = row_weights(sizes)
-        place, table = self.placed(rows, labels)
-        n_scores = place.shape[1]
-        cell = table * np.int64(2 ** self.levels[-1])
-        cell += bucket_index(place, self.levels[-1])
+        cell = self._cells(rows, labels)
+        n_scores = cell.shape[1]
         if n_scores > 1:
             owner = np.repeat(owner, n_scores)
             weight = None if weight is None else np.repeat(weight, n_scores)
         return owner, cell.reshape(-1), weight
+
+    def _cells(self, rows: Array, labels: Array) -> Array:
+        """Leaf cell of each score; by blocks, as a score takes ten times its logits."""
+        height, parts = self.levels[-1], []
+        step = max(1, BLOCK_CELLS // max(1, rows[:1].size))
+        for start in range(0, max(1, len(rows)), step):
+            part = slice(start, start + step)
+            place, table = self.placed(rows[part], labels[part])
+            cell = table * np.int64(2**height)
+            cell += bucket_index(place, height)
+            parts.append(cell)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def placed(self, rows: Array, labels: Array) -> tuple[Array, Array]:
         """Places in [0, 1] of the scores of each row, and the table each is in."""

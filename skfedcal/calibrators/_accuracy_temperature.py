@@ -6,6 +6,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from skfedcal import algorithms
+from skfedcal._params import as_number
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.calibrators import _search_choice as choice
 from skfedcal.calibrators._base import BaseCalibrator
@@ -155,11 +156,14 @@ class FedAccTempCalibrator(BaseCalibrator):
         **BaseCalibrator._parameter_constraints,
         "objective": [StrOptions(set(choice.SEARCHES))],
         "search": [StrOptions({"auto", "two_point", "bisect", "golden"})],
-        "n_queries": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "n_queries": [
+            Interval(Integral, 1, 10**4, closed="both"),
+            StrOptions({"auto"}),
+        ],
         "temperature_range": ["array-like"],
         "loss_clip": [CLIP_RANGE],
         "clip": [Interval(Real, 1, 1e6, closed="both"), StrOptions({"auto"})],
-        "n_bins": [Interval(Integral, 1, None, closed="left")],
+        "n_bins": [Interval(Integral, 1, 2**20, closed="both")],
         "public_logits": ["array-like", None],
         "prior_temperature": [Interval(Real, 0, None, closed="neither")],
     }
@@ -236,7 +240,7 @@ class FedAccTempCalibrator(BaseCalibrator):
             self.objective,
             search,
             n_rounds=n_queries,
-            loss_clip=float(self.loss_clip),
+            loss_clip=as_number("loss_clip", self.loss_clip),
             n_bins=int(self.n_bins),
             **common,
         )

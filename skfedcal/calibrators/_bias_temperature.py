@@ -6,6 +6,7 @@ from numbers import Real
 import numpy as np
 
 from skfedcal import algorithms
+from skfedcal._params import as_number
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.calibrators._base import BaseCalibrator
 from skfedcal.exceptions import CalibrationWarning
@@ -185,9 +186,10 @@ class FedBiasTempCalibrator(BaseCalibrator):
                 f"clip={self.clip!r} without eps has no meaning here: the exact "
                 "optimum is found. Leave it out, or set eps."
             )
+        ridge = as_number("ridge", self.ridge)
         if self.residual is None:
-            return algorithms.BiasTemperatureNewton(ridge=float(self.ridge))
-        return algorithms.BiasTemperatureResidual(ridge=float(self.ridge))
+            return algorithms.BiasTemperatureNewton(ridge=ridge)
+        return algorithms.BiasTemperatureResidual(ridge=ridge)
 
     def _private_algorithm(self, setting, prior):
         if setting.unit == "example":

@@ -125,7 +125,7 @@ class FedBinCalibrator(HistogramCalibrator):
 
     _parameter_constraints = {
         **HistogramCalibrator._parameter_constraints,
-        "n_bins": [Interval(Integral, 1, None, closed="left")],
+        "n_bins": [Interval(Integral, 1, 2**20, closed="both")],
         "prior_weight": [Interval(Real, 0, None, closed="neither")],
     }
 

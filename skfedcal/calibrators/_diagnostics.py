@@ -60,7 +60,7 @@ def client_temperatures(
     0.5 0.08
     None 0.02
     """
-    if input_type not in INPUT_TYPES:
+    if not isinstance(input_type, str) or input_type not in INPUT_TYPES:
         raise ValueError(f"input_type={input_type!r}: pass one of {INPUT_TYPES}.")
     dataset, _ = make_dataset(
         BaseEstimator(), clients, y, client_ids, classes=classes, input_type=input_type

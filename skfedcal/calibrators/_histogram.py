@@ -9,6 +9,7 @@ from skfedcal._sklearn_compat import StrOptions
 from skfedcal.algorithms import ClassHistograms
 from skfedcal.algorithms._binning import bin_index, midpoints, softmax64
 from skfedcal.calibrators._base import BaseCalibrator
+from skfedcal.data._arrays import read_array
 from skfedcal.privacy._mixin import CLIP_RANGE
 
 # Bound on the positive counts of a client; public, as in the paper's experiments.
@@ -254,7 +255,7 @@ def _check_totals(totals, setting):
             "class_totals has no use under privacy, where the weights come from the "
             "noise; leave it out."
         )
-    values = np.asarray(totals, dtype=np.float64)
+    values = read_array(totals, "class_totals", np.float64)
     good = values.shape == (setting.n_classes,)
     if not good or not (np.isfinite(values) & (values >= 0)).all():
         raise ValueError(

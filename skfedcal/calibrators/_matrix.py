@@ -3,6 +3,7 @@
 import numpy as np
 
 from skfedcal import algorithms
+from skfedcal._params import as_number
 from skfedcal.calibrators._scaling import STRENGTH, ScalingCalibrator
 
 
@@ -171,8 +172,8 @@ class FedMatrixCalibrator(ScalingCalibrator):
 
     def _strengths(self):
         own, off = (
-            None if value == "auto" else float(value)
-            for value in (self.l2, self.l2_off)
+            None if value == "auto" else as_number(name, value)
+            for name, value in (("l2", self.l2), ("l2_off", self.l2_off))
         )
         return own, own, off
 

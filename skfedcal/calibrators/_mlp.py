@@ -7,6 +7,7 @@ from sklearn.utils import check_random_state
 
 from skfedcal import algorithms
 from skfedcal._logits import MAX_SPAN
+from skfedcal._params import as_number
 from skfedcal._sklearn_compat import Interval
 from skfedcal.algorithms._canonical import canonical
 from skfedcal.calibrators._base import BaseCalibrator
@@ -115,9 +116,9 @@ class FedMLPCalibrator(BaseCalibrator):
     _parameter_constraints = {
         **BaseCalibrator._parameter_constraints,
         "hidden": [tuple, list],
-        "epochs": [Interval(Integral, 1, None, closed="left")],
+        "epochs": [Interval(Integral, 1, 10**5, closed="both")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "learning_rate": [Interval(Real, 0, 1e6, closed="right")],
         "order_preserving": ["boolean"],
     }
     _fitted_names = ("coefs_", "intercepts_")
@@ -175,7 +176,7 @@ class FedMLPCalibrator(BaseCalibrator):
             hidden=self._widths(),
             epochs=int(self.epochs),
             batch_size=int(self.batch_size),
-            learning_rate=float(self.learning_rate),
+            learning_rate=as_number("learning_rate", self.learning_rate),
             order_preserving=bool(self.order_preserving),
             clip=clip,
             seed=int(seed),

@@ -3,6 +3,7 @@
 import numpy as np
 
 from skfedcal import algorithms
+from skfedcal._params import as_number
 from skfedcal.algorithms._canonical import canonical
 from skfedcal.calibrators._scaling import ScalingCalibrator
 
@@ -156,7 +157,7 @@ class FedOPVectorCalibrator(ScalingCalibrator):
         return algorithms.OrderPreservingMap()
 
     def _strengths(self):
-        return (1.0 if self.l2 == "auto" else float(self.l2),) * 2
+        return (1.0 if self.l2 == "auto" else as_number("l2", self.l2),) * 2
 
     def _name_params(self, params, beta):
         self.slope_, self.offset_ = np.split(params.copy(), 2)

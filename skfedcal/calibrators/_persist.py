@@ -6,9 +6,10 @@ from math import isfinite
 
 import numpy as np
 
-from skfedcal._files import write_whole
+from skfedcal._files import as_path, write_whole
 from skfedcal._params import FrozenParams
 from skfedcal._version import __version__
+from skfedcal.federation._plain import once
 
 __all__ = ["load", "save"]
 
@@ -84,10 +85,11 @@ def load(path):
     >>> type(load(path)).__name__
     'FedTempCalibrator'
     """
+    path = as_path(path)
     try:
         with open(path, encoding="utf-8") as file:
-            content = json.load(file)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            content = json.load(file, object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:  # damaged, or a name given twice
         raise ValueError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError(f"{path} is not a saved calibrator of skfedcal.")

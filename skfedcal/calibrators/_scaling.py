@@ -7,6 +7,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from skfedcal import algorithms
+from skfedcal._params import as_number
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.algorithms._canonical import canonical
 from skfedcal.calibrators._base import BaseCalibrator
@@ -32,8 +33,8 @@ class ScalingCalibrator(BaseCalibrator):
         "solver": [StrOptions({"auto", "average"})],
         "l2": STRENGTH,
         "local_solver": [StrOptions({"lbfgs", "gd"})],
-        "local_iter": [Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "local_iter": [Interval(Integral, 1, 10**5, closed="both")],
+        "learning_rate": [Interval(Real, 0, 1e6, closed="right")],
     }
 
     @abstractmethod
@@ -62,7 +63,7 @@ class ScalingCalibrator(BaseCalibrator):
                 self._family(),
                 local_solver=self.local_solver if literal else "gd",
                 local_iter=self.local_iter,
-                learning_rate=float(self.learning_rate),
+                learning_rate=as_number("learning_rate", self.learning_rate),
                 clip=DEFAULT_CLIP if clip is None and setting.private else clip,
             )
         if clip is not None:
@@ -121,7 +122,11 @@ class ScalingCalibrator(BaseCalibrator):
                 raise ValueError(f"{name} does not fit {n_classes} classes")
             if value.dtype != np.float64 or not np.isfinite(value).all():
                 raise ValueError(f"{name} is not made of finite numbers")
-        if type(self.temperature_) is not float or not 0 < self.temperature_ < np.inf:
+        # Its inverse is a factor of logits.
+        if (
+            type(self.temperature_) is not float
+            or not 1e-100 < self.temperature_ < np.inf
+        ):
             raise ValueError(f"temperature_={self.temperature_!r} is not positive")
         if type(self.converged_) is not bool:
             raise ValueError(f"converged_={self.converged_!r} is not true or false")

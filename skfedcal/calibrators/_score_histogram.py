@@ -156,12 +156,12 @@ class FedHistogramCalibrator(BaseCalibrator):
     _parameter_constraints = {
         **BaseCalibrator._parameter_constraints,
         "method": [StrOptions({"auto", *METHODS})],
-        "n_bins": [Interval(Integral, 1, None, closed="left")],
+        "n_bins": [Interval(Integral, 1, 2**20, closed="both")],
         "multiclass": [StrOptions({"auto", "ovr", "top"})],
         "height": [Interval(Integral, 1, 16, closed="both"), StrOptions({"auto"})],
         "levels": ["array-like", StrOptions({"auto"})],
         "space": [StrOptions({"auto", "both", "prob", "logit"})],
-        "clip": [Interval(Real, 1, None, closed="left"), StrOptions({"auto"})],
+        "clip": [Interval(Real, 1, 1e50, closed="both"), StrOptions({"auto"})],
     }
     _fitted_names = (
         "method_",

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from skfedcal.data._arrays import read_array
 from skfedcal.privacy._client_models import LocalDP
 
 # Depth of the leaves: for exact sums, and with noise.
@@ -66,7 +67,11 @@ def levels_of_counts(levels, height, setting, model):
 
 
 def _checked(levels, height, local):
-    found = tuple(int(level) for level in np.asarray(levels).ravel())
+    given = read_array(levels, "levels").ravel()
+    whole = given.dtype.kind in "iuf" and np.isfinite(given).all()
+    if not whole or (given % 1 != 0).any():
+        raise ValueError(f"levels={levels!r} must be whole numbers.")
+    found = tuple(map(int, given.tolist()))
     rising = all(a < b for a, b in pairwise(found))
     if not found or not rising or found[0] < 1 or found[-1] > 16:
         raise ValueError(f"levels={levels!r} must be increasing depths from 1 to 16.")

@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from skfedcal._params import as_number
 from skfedcal.algorithms._gap_curve import CURVE_GRID
 from skfedcal.algorithms._top_label import mean_confidence
+from skfedcal.data._arrays import read_array
 from skfedcal.data._scores import to_logits
 
 # Searches that an objective has, the first of which 'auto' takes under noise, and what
@@ -124,14 +126,15 @@ def less_noise(model):
 
 def checked_range(temperature_range, prior_temperature):
     """Lowest and highest temperature; raises for what is no range around the prior."""
-    pair = np.asarray(temperature_range)
+    pair = read_array(temperature_range, "temperature_range")
     good = pair.shape == (2,) and pair.dtype.kind in "iuf"
     if not good or not 0 < pair[0] < pair[1] < np.inf:
         raise ValueError(
             f"temperature_range={temperature_range!r} must be two finite numbers above "
             "0, the lower one first."
         )
-    if not pair[0] <= prior_temperature <= pair[1]:
+    prior = as_number("prior_temperature", prior_temperature)
+    if not pair[0] <= prior <= pair[1]:
         raise ValueError(
             f"prior_temperature={prior_temperature!r} is outside of "
             f"temperature_range={temperature_range!r}; widen the range."

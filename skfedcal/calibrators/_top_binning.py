@@ -129,11 +129,11 @@ class FedTopBinCalibrator(BaseCalibrator):
 
     _parameter_constraints = {
         **BaseCalibrator._parameter_constraints,
-        "n_bins": [Interval(Integral, 1, None, closed="left")],
+        "n_bins": [Interval(Integral, 1, 2**20, closed="both")],
         "shrink": ["boolean"],
         "monotone": ["boolean"],
         "keep_order": ["boolean"],
-        "clip": [Interval(Real, 1, None, closed="left"), StrOptions({"auto"})],
+        "clip": [Interval(Real, 1, 1e50, closed="both"), StrOptions({"auto"})],
     }
     _fitted_names = ("bin_edges_", "counts_", "bin_values_", "bin_trust_")
 

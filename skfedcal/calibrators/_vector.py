@@ -3,6 +3,7 @@
 import numpy as np
 
 from skfedcal import algorithms
+from skfedcal._params import as_number
 from skfedcal.calibrators._scaling import ScalingCalibrator
 
 
@@ -155,7 +156,7 @@ class FedVectorCalibrator(ScalingCalibrator):
     def _strengths(self):
         from skfedcal.algorithms._families import WEAK
 
-        return (WEAK if self.l2 == "auto" else float(self.l2),) * 2
+        return (WEAK if self.l2 == "auto" else as_number("l2", self.l2),) * 2
 
     def _name_params(self, params, beta):
         scale, self.bias_ = np.split(params.copy(), 2)

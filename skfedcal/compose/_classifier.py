@@ -25,15 +25,12 @@ from skfedcal._sklearn_compat import (
     fit_context,
     fit_subtask,
     routing_enabled,
+    undone_on_error,
 )
 from skfedcal.calibrators._base import BaseCalibrator
 from skfedcal.compose._crossfit import out_of_fold_logits
 from skfedcal.compose._folds import encode_clients, holdout_rows, make_splits
-from skfedcal.compose._handover import (
-    calibration_data,
-    clone_calibrator,
-    name_columns,
-)
+from skfedcal.compose._handover import calibration_data, clone_calibrator, name_columns
 from skfedcal.compose._rows import (
     check_target,
     copy_feature_info,
@@ -191,18 +188,20 @@ class FederatedCalibratedClassifier(
         calibrator = clone_calibrator(self.calibrator, frozen=frozen)
         weights = None if calibrator._privacy_model().private else sample_weight
         routed = self._routed(sample_weight, client_ids, fit_params)
-        context = self._init_callback_context(max_subtasks=2)
-        context.call_on_fit_task_begin(estimator=self)
-        logits, rows = self._fit_estimator(X, y, client_ids, clients, routed, context)
-        self.classes_ = classes_of(self.estimator_)
-        name_columns(calibrator, self.classes_)
-        weights = check_method_params(X, {"w": weights}, rows)["w"]
-        data = calibration_data(logits, y[rows], weights, clients[rows], names)
-        with fit_subtask(context, "calibrate", self, calibrator):
-            self.calibrator_ = calibrator.fit(**data)
-        copy_feature_info(self.estimator_, self)
-        context.call_on_fit_task_end(estimator=self)
-        return self
+        with undone_on_error(self):
+            context = self._init_callback_context(max_subtasks=2)
+            context.call_on_fit_task_begin(estimator=self)
+            made = self._fit_estimator(X, y, client_ids, clients, routed, context)
+            logits, rows = made
+            self.classes_ = classes_of(self.estimator_)
+            name_columns(calibrator, self.classes_)
+            weights = check_method_params(X, {"w": weights}, rows)["w"]
+            data = calibration_data(logits, y[rows], weights, clients[rows], names)
+            with fit_subtask(context, "calibrate", self, calibrator):
+                self.calibrator_ = calibrator.fit(**data)
+            copy_feature_info(self.estimator_, self)
+            context.call_on_fit_task_end(estimator=self)
+            return self
 
     def decision_function(self, X):
         """Calibrated logits.

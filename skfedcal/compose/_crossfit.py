@@ -35,6 +35,8 @@ def out_of_fold_logits(estimator, X, y, params, splits, classes):
 
 
 def _check_partition(splits, n_rows):
+    if not splits:
+        raise ValueError("cv has no folds; pass a number of folds or a splitter.")
     tests = np.concatenate([np.arange(n_rows)[test] for _, test in splits])
     if len(tests) != n_rows or len(np.unique(tests)) != n_rows:
         raise ValueError(

@@ -7,6 +7,9 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d
 from sklearn.utils.metadata_routing import get_routing_for_object
 
+from skfedcal.data._arrays import distinct
+from skfedcal.data._validate import is_missing
+
 __all__ = ["encode_clients", "holdout_rows", "make_splits"]
 
 
@@ -20,9 +23,9 @@ def encode_clients(client_ids, n_rows):
     ids = column_or_1d(client_ids)
     if len(ids) != n_rows:
         raise ValueError(f"client_ids has {len(ids)} entries for {n_rows} rows.")
-    if ids.dtype.kind in "fO" and any(v is None or v != v for v in ids):
+    if ids.dtype.kind in "fO" and any(map(is_missing, ids)):
         raise ValueError("client_ids contains None or NaN; every row needs a client.")
-    names, codes = np.unique(ids, return_inverse=True)
+    names, codes = distinct(ids, "client_ids", return_inverse=True)
     return names.tolist(), codes
 
 

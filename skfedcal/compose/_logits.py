@@ -18,6 +18,7 @@ from skfedcal._sklearn_compat import (
     fit_context,
     fit_subtask,
     routing_enabled,
+    undone_on_error,
 )
 from skfedcal.compose._crossfit import out_of_fold_logits
 from skfedcal.compose._rows import check_target, copy_feature_info, fit_rows
@@ -105,18 +106,19 @@ class LogitTransformer(
         self : object
             Fitted transformer.
         """
-        context = self._init_callback_context(max_subtasks=1)
-        context.call_on_fit_task_begin(estimator=self)
-        self.estimator_ = clone(self.estimator)
-        if not self._frozen:
-            y = check_target(y)
-            params = self._routed(params).estimator.fit
-            with fit_subtask(context, "fit-estimator", self, self.estimator_):
-                fit_rows(self.estimator_, X, y, params)
-        self.classes_ = classes_of(self.estimator_)
-        copy_feature_info(self.estimator_, self)
-        context.call_on_fit_task_end(estimator=self)
-        return self
+        with undone_on_error(self):
+            context = self._init_callback_context(max_subtasks=1)
+            context.call_on_fit_task_begin(estimator=self)
+            self.estimator_ = clone(self.estimator)
+            if not self._frozen:
+                y = check_target(y)
+                params = self._routed(params).estimator.fit
+                with fit_subtask(context, "fit-estimator", self, self.estimator_):
+                    fit_rows(self.estimator_, X, y, params)
+            self.classes_ = classes_of(self.estimator_)
+            copy_feature_info(self.estimator_, self)
+            context.call_on_fit_task_end(estimator=self)
+            return self
 
     def fit_transform(self, X, y=None, **params):
         """Fit, and return logits of rows that the classifier has not seen.

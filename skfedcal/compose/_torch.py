@@ -8,7 +8,8 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
 from skfedcal import _logits
-from skfedcal._sklearn_compat import HasMethods, fit_context
+from skfedcal._sklearn_compat import HasMethods, fit_context, undone_on_error
+from skfedcal.data._arrays import distinct, read_array
 from skfedcal.data._features import check_features
 from skfedcal.training._build import takes_tokens
 from skfedcal.training._run_module import module_logits
@@ -100,6 +101,10 @@ class TorchLogits(TransformerMixin, BaseEstimator):
         self : object
             Fitted transformer.
         """
+        with undone_on_error(self):
+            return self._fit(X)
+
+    def _fit(self, X):
         torch = import_torch()
         if not isinstance(self.module, torch.nn.Module):
             raise TypeError(
@@ -107,13 +112,16 @@ class TorchLogits(TransformerMixin, BaseEstimator):
                 "not its class."
             )
         rows = check_features(self, X, reset=True, allow_nd=True, dtype="numeric")
-        self.module_ = deepcopy(self.module).to(self.device).eval()
+        try:
+            self.module_ = deepcopy(self.module).to(self.device).eval()
+        except RuntimeError as error:
+            raise ValueError(f"device={self.device!r}: {error}") from error
         n_classes = self._logits(rows[:1]).shape[1]
         if self.classes is None:
             self.classes_ = np.arange(n_classes)
             return self
-        self.classes_ = column_or_1d(np.asarray(self.classes))
-        if len(np.unique(self.classes_)) != n_classes:
+        self.classes_ = column_or_1d(read_array(self.classes, "`classes`"))
+        if len(distinct(self.classes_, "`classes`")) != n_classes:
             raise ValueError(
                 f"The module has {n_classes} columns; `classes` must hold as many "
                 f"labels, each once; got {self.classes_.tolist()}."
@@ -156,10 +164,20 @@ class TorchLogits(TransformerMixin, BaseEstimator):
     def _logits(self, rows):
         shape = rows.shape[1:] if self.input_shape is None else tuple(self.input_shape)
         check_input_shape(shape, rows.shape[1:])
-        rows = np.ascontiguousarray(
-            rows.reshape(len(rows), *shape), dtype=_row_type(self.module_, rows)
-        )
-        logits = module_logits(self.module_, rows, self.device)
+        with np.errstate(over="ignore"):
+            given = np.ascontiguousarray(
+                rows.reshape(len(rows), *shape), dtype=_row_type(self.module_, rows)
+            )
+        if given.dtype.kind == "f" and not np.isfinite(given).all():
+            raise ValueError(f"X has values too large for {given.dtype}; scale it.")
+        rows = given
+        try:
+            logits = module_logits(self.module_, rows, self.device)
+        except RuntimeError as error:
+            raise ValueError(
+                f"{type(self.module_).__name__} cannot read rows of shape "
+                f"{rows.shape[1:]}: {error}"
+            ) from error
         if logits.size == len(rows):
             return _logits.as_two_columns(logits.reshape(-1, 1))
         if logits.ndim != 2:

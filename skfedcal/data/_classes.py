@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
+from skfedcal.data._arrays import clear_errors, distinct, read_array
 from skfedcal.exceptions import LogitsWarning
 
 __all__ = ["ClassMap", "resolve_classes"]
@@ -100,8 +101,9 @@ def _distinct(y, n_columns):
     """Sorted distinct labels; counted, not sorted, where labels are column numbers."""
     if y.dtype.kind in "iu" and y.size and y.min() >= 0 and y.max() <= n_columns + 1:
         return np.flatnonzero(np.bincount(y)).astype(y.dtype)
-    check_classification_targets(y)
-    return np.unique(y)
+    with clear_errors("y"):
+        check_classification_targets(y)
+    return distinct(y, "y")
 
 
 def _are_labels(names, seen):
@@ -117,10 +119,9 @@ def _are_column_numbers(seen, n_classes):
 
 
 def _given_classes(classes, seen, n_columns):
-    classes = column_or_1d(np.asarray(classes))
-    distinct = len(np.unique(classes)) == len(classes)
+    classes = column_or_1d(read_array(classes, "`classes`"))
     if (
-        not distinct
+        len(distinct(classes, "`classes`")) != len(classes)
         or len(classes) < 2
         or len(classes) not in (n_columns, n_columns + 1)
     ):

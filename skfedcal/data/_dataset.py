@@ -88,6 +88,24 @@ class FederatedDataset:
     weights: Array | None = None
     order: Array | None = None
 
+    def __post_init__(self) -> None:
+        # Shapes only: a view of some clients is made often, and must cost nothing.
+        for name in ("rows", "labels", "offsets"):
+            if not isinstance(getattr(self, name), np.ndarray):
+                kind = type(getattr(self, name)).__name__
+                raise TypeError(f"{name} is of type {kind}; pass an array.")
+        if self.offsets.ndim != 1 or self.offsets.dtype.kind not in "iu":
+            raise ValueError("offsets must be a vector of whole numbers.")
+        if self.labels.ndim != 1 or not self.rows.ndim:
+            raise ValueError("labels must be a vector, and rows an array of rows.")
+        sized = hasattr(self.names, "__len__")
+        if not sized or getattr(self.names, "shape", None) == ():
+            raise TypeError(f"names={self.names!r}: pass a list of names.")
+        if len(self.names) != len(self):
+            raise ValueError(
+                f"{len(self.names)} names are given of {len(self)} clients."
+            )
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

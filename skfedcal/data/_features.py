@@ -9,15 +9,18 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from skfedcal._sklearn_compat import num_samples
+from skfedcal.data._arrays import clear_errors, distinct, from_tensor, join, read_array
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.data._parse import as_vector, parse_clients
-from skfedcal.data._scores import from_tensor
 from skfedcal.data._validate import _group
 from skfedcal.exceptions import PrivacyWarning
 
 __all__ = ["check_features", "read_features"]
 
 _FLOATS = (np.float64, np.float32)
+
+# Far below the root of the largest float: covariances have squares.
+_LARGEST = 1e140
 
 # Said in the report of a fit whose classes nobody gave.
 LABELS_PUBLIC = "the set of class labels, read from y, is public"
@@ -73,16 +76,27 @@ def read_features(
 
 def check_features(estimator, X, *, reset, **checks):
     """Validate rows of features; a float type is kept."""
-    return validate_data(
-        estimator, from_tensor(X), **{"dtype": _FLOATS, "reset": reset, **checks}
-    )
+    kind = getattr(getattr(X, "dtype", None), "kind", None)
+    if kind in ("m", "M"):
+        raise TypeError(f"X holds dates or spans of time ({X.dtype}); pass numbers.")
+    with clear_errors("X"):
+        rows = validate_data(
+            estimator, from_tensor(X), **{"dtype": _FLOATS, "reset": reset, **checks}
+        )
+    if rows.dtype.kind == "O":  # whole numbers beyond 64 bits
+        rows = read_array(rows, "X", np.float64)
+    # Two numbers, as the absolute values of all rows would take their memory again.
+    if rows.dtype.kind == "f" and max(float(rows.max()), -float(rows.min())) > _LARGEST:
+        raise ValueError(f"X has values above {_LARGEST:g}; scale the features first.")
+    return rows
 
 
 def _pool(raw, estimator):
     """All rows and labels in one array each, and the sizes of clients."""
     if raw.from_arrays:
-        X, y = from_tensor(raw.X[0]), as_vector(from_tensor(raw.y[0]), warn=True)
-        check_consistent_length(X, y)
+        with clear_errors("y"):
+            X, y = from_tensor(raw.X[0]), as_vector(from_tensor(raw.y[0]), warn=True)
+            check_consistent_length(X, y)
         return X, _check_y(y, estimator), [len(y)]
     sizes = [num_samples(labels) for labels in raw.y]
     columns = getattr(raw.X[0], "columns", None)
@@ -92,18 +106,27 @@ def _pool(raw, estimator):
         block = _check_client(raw.X[i], name, sizes[i], blocks, columns)
         if sizes[i]:
             blocks.append(block)
-            labels.append(np.asarray(from_tensor(raw.y[i])))
+            labels.append(read_array(raw.y[i], f"The labels of client {name!r}"))
     if not blocks:
         raise ValueError("Found 0 samples: every client is empty.")
-    rows = np.concatenate(blocks)
+    rows = join(blocks, "Features")
     if columns is not None:
         rows = type(raw.X[0])(rows, columns=columns)
-    return rows, _check_y(column_or_1d(np.concatenate(labels)), estimator), sizes
+    return rows, _check_y(column_or_1d(join(labels, "Labels")), estimator), sizes
 
 
 def _check_client(X, name, size, blocks, columns):
     """Features of one client, of the shape of those before it."""
-    block = np.asarray(from_tensor(X))
+    block = read_array(X, f"The features of client {name!r}")
+    if not block.ndim:
+        raise TypeError(
+            f"The features of client {name!r} are of type {type(X).__name__}; pass a "
+            "dense array with one row per sample."
+        )
+    if block.dtype.kind in "mM":
+        raise TypeError(
+            f"The features of client {name!r} are dates or spans of time; pass numbers."
+        )
     if len(block) != size:
         raise ValueError(
             f"Client {name!r} has {len(block)} rows of features but {size} labels."
@@ -121,7 +144,8 @@ def _check_client(X, name, size, blocks, columns):
 def _check_y(y, estimator):
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         raise ValueError("Input y contains NaN or infinity.")
-    check_classification_targets(y)
+    with clear_errors("y"):
+        check_classification_targets(y)
     if not len(y):
         raise ValueError(
             "Found array with 0 sample(s) while a minimum of 1 is required by "
@@ -132,7 +156,7 @@ def _check_y(y, estimator):
 
 def _known_classes(labels, classes):
     """Sorted labels, given or seen."""
-    seen = np.unique(labels)
+    seen = distinct(labels, "y")
     if classes is None:
         if len(seen) < 2:
             raise ValueError(
@@ -140,7 +164,7 @@ def _known_classes(labels, classes):
                 "others are only missing from these rows."
             )
         return seen
-    known = np.unique(column_or_1d(np.asarray(classes)))
+    known = distinct(column_or_1d(read_array(classes, "`classes`")), "`classes`")
     if len(known) != len(classes) or len(known) < 2:
         raise ValueError(
             "`classes` must hold at least two labels, each once; got "

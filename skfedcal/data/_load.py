@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 from sklearn.utils import Bunch
 
-from skfedcal._files import write_whole
+from skfedcal._files import as_path, write_whole
+from skfedcal._params import as_number, check_flag
+from skfedcal.data._arrays import read_array
 from skfedcal.data._load_checks import (
     check_clients,
     check_labels,
@@ -95,9 +97,11 @@ def load_federation(path, *, split=None, max_bytes=8 * 2**30):
     >>> [labels for _, labels in federation.clients]
     [array([1]), array([0, 1])]
     """
-    if split not in (None, "auto", "val", "test"):
+    max_bytes = as_number("max_bytes", max_bytes)
+    known = split is None or isinstance(split, str)
+    if not known or split not in (None, "auto", "val", "test"):
         raise ValueError(f"split must be None, 'auto', 'val' or 'test', got {split!r}.")
-    path = Path(path)
+    path = as_path(path)
     arrays = _read_format(path, max_bytes)
     has_val = any(name.startswith("val_") for name in arrays)
     if split == "auto":
@@ -168,16 +172,17 @@ def save_federation(
         "val_client": val_client_ids,
     }
     arrays = {
-        name: _plain(np.asarray(value), name)
+        name: _plain(read_array(value, name), name)
         for name, value in given.items()
         if value is not None
     }
     # The checks of the reader: what is written can be read.
-    path = Path(os.path.realpath(path))
+    path = Path(os.path.realpath(as_path(path)))
     names = _client_names(arrays, path)
     main = _rows(arrays, "", names, path)
     if any(name.startswith("val_") for name in arrays):
         _check_columns(main, _rows(arrays, "val_", names, path), path)
+    compress = check_flag("compress", compress)
     save = np.savez_compressed if compress else np.savez
     write_whole(path, lambda stream: save(stream, **arrays))
 
@@ -263,4 +268,6 @@ def _client_names(arrays, path):
         return names
     keys = (_first(arrays, prefix, CLIENT_NAMES) for prefix in ("", "val_"))
     texts = [arrays[k] for k in keys if k and arrays[k].dtype.kind in "US"]
-    return np.unique(np.concatenate([t.astype(str) for t in texts])) if texts else None
+    if not texts:
+        return None
+    return np.unique(np.concatenate([t.astype(str).ravel() for t in texts]))

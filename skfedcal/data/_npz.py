@@ -5,6 +5,8 @@ import zipfile
 
 import numpy as np
 
+from skfedcal._files import as_path
+
 __all__ = ["read_npz"]
 
 
@@ -18,7 +20,7 @@ def read_npz(path, wanted, max_bytes):
     found : set of str
         Names of all arrays of the file.
     """
-    with open(path, "rb") as stream:
+    with open(as_path(path), "rb") as stream:
         if not zipfile.is_zipfile(stream):
             raise ValueError(f"{path} is not an .npz file (a zip archive of arrays).")
         try:

@@ -1,10 +1,12 @@
 """Read every accepted form of `fit` arguments into one list of raw clients."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from sklearn.utils import check_consistent_length, column_or_1d
+
+from skfedcal.data._arrays import clear_errors, read_array
 
 __all__ = ["RawClients", "as_vector", "parse_clients"]
 
@@ -50,7 +52,10 @@ def parse_clients(X, y=None, client_ids=None, sample_weight=None, *, what="logit
 
 
 def _is_vector(value):
-    return not isinstance(value, (str, bytes)) and np.ndim(value) > 0
+    # A list may be ragged, of which numpy refuses to give the dimensions.
+    return isinstance(value, (list, tuple)) or (
+        not isinstance(value, (str, bytes)) and np.ndim(value) > 0
+    )
 
 
 def _is_pair(value):
@@ -100,12 +105,12 @@ def _from_two_lists(X, y, client_ids, sample_weight, what):
 
 def _from_arrays(X, y, client_ids, sample_weight):
     if client_ids is not None:
-        if np.ndim(client_ids) > 1 and np.shape(client_ids)[1:] != (1,):
-            raise ValueError(
-                f"client_ids has shape {np.shape(client_ids)}; pass one id per row."
-            )
-        client_ids = as_vector(client_ids)
-        check_consistent_length(X, y, client_ids)
+        shape = read_array(client_ids, "client_ids").shape
+        if len(shape) > 1 and shape[1:] != (1,):
+            raise ValueError(f"client_ids has shape {shape}; pass one id per row.")
+        with clear_errors("client_ids"):
+            client_ids = as_vector(client_ids)
+            check_consistent_length(X, y, client_ids)
     weights = None if sample_weight is None else [sample_weight]
     return RawClients([0], [X], [y], weights, row_ids=client_ids, from_arrays=True)
 
@@ -118,7 +123,7 @@ def as_vector(values, *, warn=False):
 
 
 def _check_names(client_ids, n_clients):
-    names = list(client_ids)
+    names = _listed(client_ids, "client_ids")
     if len(names) != n_clients:
         raise ValueError(
             f"client_ids names {len(names)} clients but {n_clients} were given; with a "
@@ -129,10 +134,21 @@ def _check_names(client_ids, n_clients):
     return names
 
 
+def _listed(values, name):
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(
+            f"{name} is of type {type(values).__name__}; with a list of clients pass a "
+            "list with one entry per client."
+        )
+    if getattr(values, "shape", None) == ():
+        raise TypeError(f"{name} is a single value; pass one entry per client.")
+    return list(values)
+
+
 def _check_weights(sample_weight, n_clients):
     if sample_weight is None:
         return None
-    weights = list(sample_weight)
+    weights = _listed(sample_weight, "sample_weight")
     if len(weights) != n_clients or not all(_is_vector(w) for w in weights):
         raise ValueError(
             f"With a list of {n_clients} clients pass sample_weight as a list of "

@@ -6,6 +6,8 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, check_scalar, column_or_1d
 
+from skfedcal._params import as_number, check_flag
+from skfedcal.data._arrays import clear_errors, distinct, from_tensor
 from skfedcal.data._deal import (
     balanced_ids,
     merge_evenly,
@@ -36,7 +38,7 @@ def rows_by_client(client_ids, n_clients, *arrays):
     The parts are views of one copy, or of `arrays` when rows are sorted by client.
     """
     client_ids = np.asarray(client_ids)
-    ends = np.cumsum(np.bincount(client_ids, minlength=n_clients))
+    ends = np.cumsum(np.bincount(client_ids, minlength=int(n_clients)))
     starts = ends - np.diff(ends, prepend=0)
     if np.any(client_ids[1:] < client_ids[:-1]):
         order = np.argsort(client_ids, kind="stable")
@@ -74,7 +76,9 @@ class _BasePartitioner(BaseEstimator):
         client_ids : ndarray of shape (n_samples,)
             Whole numbers in ``range(n_clients)``.
         """
-        return self._assign(column_or_1d(y))
+        with clear_errors("y"):
+            labels = column_or_1d(from_tensor(y))
+        return self._assign(labels)
 
     def _assign(self, y):
         raise NotImplementedError
@@ -224,7 +228,7 @@ class DirichletPartitioner(_BasePartitioner):
     def _assign(self, y):
         self._check_sizes(len(y))
         check_scalar(self.alpha, "alpha", Real)
-        if not self.alpha > 0:
+        if not as_number("alpha", self.alpha) > 0:
             raise ValueError(f"alpha == {self.alpha}, must be > 0 (inf: no skew).")
         if len(y) == 0:
             return np.zeros(0, dtype=np.int64)
@@ -233,12 +237,12 @@ class DirichletPartitioner(_BasePartitioner):
         rng = as_generator(self.random_state)
         alpha = max(float(self.alpha), ALPHA_RANGE[0])
         alpha = alpha if alpha < ALPHA_RANGE[1] else np.inf
-        _, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
-        deal = balanced_ids if self.balance else skewed_ids
+        _, codes, counts = distinct(y, "y", return_inverse=True, return_counts=True)
+        deal = balanced_ids if check_flag("balance", self.balance) else skewed_ids
         client_ids = np.empty(len(y), dtype=np.int64)
         order = shuffled_groups(codes, rng)
-        client_ids[order] = deal(counts, self.n_clients, alpha, rng)
-        return repair(client_ids, self.n_clients, self.min_size, rng)
+        client_ids[order] = deal(counts, int(self.n_clients), alpha, rng)
+        return repair(client_ids, int(self.n_clients), int(self.min_size), rng)
 
 
 class GroupPartitioner(_BasePartitioner):
@@ -283,10 +287,13 @@ class GroupPartitioner(_BasePartitioner):
         self.min_size = min_size
 
     def _assign(self, y):
-        groups = column_or_1d(self.groups)
+        with clear_errors("groups"):
+            groups = column_or_1d(self.groups)
         if len(groups) != len(y):
             raise ValueError(f"groups has {len(groups)} entries but y has {len(y)}.")
-        _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+        _, codes, sizes = distinct(
+            groups, "groups", return_inverse=True, return_counts=True
+        )
         owner = self._merge(sizes)
         _, first, number = np.unique(owner, return_index=True, return_inverse=True)
         rank = np.empty(len(first), dtype=np.int64)

@@ -3,6 +3,7 @@
 import numpy as np
 from sklearn.utils.validation import validate_data
 
+from skfedcal.data._arrays import clear_errors, from_tensor, read_array
 from skfedcal.data._to_logits import (
     INPUT_TYPES,
     check_finite,
@@ -17,7 +18,19 @@ _FLOATS = (np.float64, np.float32)
 
 def check_scores(estimator, X, *, reset):
     """Validate rows of scores; 1-D input becomes one column."""
-    X = from_tensor(X)
+    with clear_errors("X"):
+        X = _as_table(estimator, from_tensor(X), reset)
+        X = validate_data(
+            estimator, X, dtype=_FLOATS, ensure_all_finite=False, reset=reset
+        )
+    check_finite(X)
+    return X
+
+
+def _as_table(estimator, X, reset):
+    """One column of 1-D input; other input as it is."""
+    if getattr(getattr(X, "dtype", None), "kind", None) in ("m", "M"):
+        raise TypeError(f"X holds dates or spans of time ({X.dtype}); pass numbers.")
     if _is_1d(X):
         if not reset and estimator.n_features_in_ != 1:
             raise ValueError(
@@ -25,22 +38,14 @@ def check_scores(estimator, X, *, reset):
                 "array instead. Reshape your data either using array.reshape(-1, 1) or "
                 "array.reshape(1, -1)."
             )
-        X = np.reshape(np.asarray(X), (-1, 1))
-    X = validate_data(estimator, X, dtype=_FLOATS, ensure_all_finite=False, reset=reset)
-    check_finite(X)
+        return np.reshape(read_array(X, "X"), (-1, 1))
     return X
-
-
-def from_tensor(X):
-    """Array of a torch tensor, possibly with a gradient or on a GPU; else X itself."""
-    if not hasattr(X, "detach"):
-        return X
-    X = X.detach().cpu()
-    # numpy has no bfloat16; float32 holds every value of it.
-    return (X.float() if "bfloat16" in str(X.dtype) else X).numpy()
 
 
 def _is_1d(X):
     return getattr(X, "ndim", None) == 1 or (
-        isinstance(X, (list, tuple)) and len(X) > 0 and np.ndim(X[0]) == 0
+        isinstance(X, (list, tuple))
+        and len(X) > 0
+        and not isinstance(X[0], (list, tuple))
+        and np.ndim(X[0]) == 0
     )

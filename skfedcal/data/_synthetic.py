@@ -5,6 +5,7 @@ from numbers import Integral, Real
 import numpy as np
 from sklearn.utils import Bunch, check_scalar
 
+from skfedcal._params import as_number
 from skfedcal.data._partition import (
     DirichletPartitioner,
     as_generator,
@@ -20,6 +21,9 @@ BUMP_SD = 2.5
 
 # Entries drawn at a time: float64 work arrays stay at a few megabytes.
 CHUNK = 500_000
+
+# A terabyte; what is less is tried.
+MAX_NUMBERS = 2**37
 
 
 def make_federation(
@@ -125,8 +129,12 @@ def make_federation(
     (3, True)
     """
     _check_params(n_samples, n_classes, n_test, temperature, class_bias, noise)
+    n_samples, n_classes, n_test = int(n_samples), int(n_classes), int(n_test)
     dtype = _check_dtype(dtype)
     check_scalar(separation, "separation", Real)
+    separation = as_number("separation", separation)
+    if not np.isfinite(separation):
+        raise ValueError(f"separation == {separation}, must be finite.")
     rng = as_generator(random_state)
     mean = MEAN_SD * rng.standard_normal(n_classes)
     bias = class_bias * rng.standard_normal(n_classes)
@@ -163,17 +171,25 @@ def _check_params(n_samples, n_classes, n_test, temperature, class_bias, noise):
     check_scalar(n_samples, "n_samples", Integral, min_val=1)
     check_scalar(n_classes, "n_classes", Integral, min_val=2)
     check_scalar(n_test, "n_test", Integral, min_val=0)
+    if n_classes * max(n_samples, n_test) > MAX_NUMBERS:
+        raise ValueError(
+            f"{max(n_samples, n_test)} rows of {n_classes} classes are more than "
+            f"{MAX_NUMBERS} numbers; pass fewer."
+        )
     check_scalar(temperature, "temperature", Real)
-    if not 0 < temperature < np.inf:
+    if not 0 < as_number("temperature", temperature) < np.inf:
         raise ValueError(f"temperature == {temperature}, must be > 0 and finite.")
     for name, value in (("class_bias", class_bias), ("noise", noise)):
         check_scalar(value, name, Real)
-        if not 0 <= value < np.inf:
+        if not 0 <= as_number(name, value) < np.inf:
             raise ValueError(f"{name} == {value}, must be >= 0 and finite.")
 
 
 def _check_dtype(dtype):
-    dtype = np.dtype(dtype)
+    try:
+        dtype = np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"dtype={dtype!r} is no type of numbers: {error}") from error
     if dtype not in (np.float32, np.float64):
         raise ValueError(f"dtype must be float32 or float64, got {dtype}.")
     return dtype
@@ -196,6 +212,11 @@ def _draw_rows(n_rows, truth, model, dtype, rng):
         # The largest of logits plus Gumbel noise is a draw from their softmax.
         gumbel = rng.gumbel(size=true_logits.shape)
         labels[part] = np.argmax(true_logits + gumbel, axis=1)
-        extra = noise * rng.standard_normal(true_logits.shape)
-        logits[part] = temperature * true_logits + bias + extra
+        with np.errstate(over="ignore", invalid="ignore"):
+            extra = noise * rng.standard_normal(true_logits.shape)
+            logits[part] = temperature * true_logits + bias + extra
+    if not np.isfinite(logits).all():
+        raise ValueError(
+            f"temperature, class_bias, noise or separation is too large for {dtype}."
+        )
     return logits, labels

@@ -78,8 +78,12 @@ def check_proba(X, n_classes):
     """Probabilities with one column per class; raises where X holds others."""
     if X.shape[1] == n_classes - 1:
         # Probabilities of all classes but the first.
-        X = np.hstack([1 - X.sum(axis=1, keepdims=True), X])
-    if X.min() < 0 or np.abs(X.sum(axis=1) - 1).max(initial=0) > _SUM_TOLERANCE:
+        with np.errstate(over="ignore", invalid="ignore"):
+            X = np.hstack([1 - X.sum(axis=1, keepdims=True), X])
+    with np.errstate(over="ignore", invalid="ignore"):
+        off = np.abs(X.sum(axis=1) - 1).max(initial=0)
+    # Written so that NaN fails as well.
+    if not (X.min() >= 0 and off <= _SUM_TOLERANCE):
         raise ValueError(
             "input_type='proba' needs non-negative rows that sum to 1; pass "
             "input_type='logits' for unnormalised scores."

@@ -6,10 +6,11 @@ import numpy as np
 from sklearn.utils import check_consistent_length, column_or_1d
 
 from skfedcal._sklearn_compat import num_samples
+from skfedcal.data._arrays import clear_errors, distinct, from_tensor, join, read_array
 from skfedcal.data._classes import resolve_classes
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.data._parse import as_vector, parse_clients
-from skfedcal.data._scores import check_scores, from_tensor, to_logits
+from skfedcal.data._scores import check_scores, to_logits
 
 __all__ = ["make_dataset", "read_dataset"]
 
@@ -82,7 +83,7 @@ def _group(ids):
     """Names, sizes and packed order of clients; order None if rows are packed."""
     if ids.dtype.kind == "f" and np.isnan(ids).any():
         raise ValueError("client_ids contains NaN; every row needs a client.")
-    if ids.dtype.kind == "O" and any(v is None or v != v for v in ids):
+    if ids.dtype.kind == "O" and any(map(is_missing, ids)):
         raise ValueError("client_ids contains None or NaN; every row needs a client.")
     if ids.dtype.kind in "iu":
         codes, order = ids, None
@@ -95,23 +96,27 @@ def _group(ids):
         starts = np.flatnonzero(np.r_[True, packed[1:] != packed[:-1]])
         sizes = np.diff(np.r_[starts, len(ids)])
         return packed[starts].tolist(), sizes, order
-    try:
-        names, codes, sizes = np.unique(ids, return_inverse=True, return_counts=True)
-    except TypeError as error:
-        kinds = sorted({type(v).__name__ for v in ids})
-        raise TypeError(
-            f"client_ids mixes {kinds}, which cannot be sorted; pass all as strings."
-        ) from error
+    names, codes, sizes = distinct(
+        ids, "client_ids", return_inverse=True, return_counts=True
+    )
     sorted_already = (codes[1:] >= codes[:-1]).all()
     order = None if sorted_already else np.argsort(codes, kind="stable")
     return names.tolist(), sizes, order
 
 
+def is_missing(value):
+    """Whether an id is None, NaN or what pandas has for it."""
+    # pandas.NA is neither equal nor unequal to anything.
+    other = value != value
+    return value is None or not isinstance(other, (bool, np.bool_)) or bool(other)
+
+
 def _pool(raw):
     """All rows, labels and weights in one array each, and the sizes of clients."""
     if raw.from_arrays:
-        X, y = raw.X[0], as_vector(raw.y[0], warn=True)
-        check_consistent_length(X, y)
+        with clear_errors("y"):
+            X, y = raw.X[0], as_vector(from_tensor(raw.y[0]), warn=True)
+            check_consistent_length(X, y)
         weights = (
             None if raw.weights is None else _check_weights(raw.weights[0], len(y))
         )
@@ -126,24 +131,33 @@ def _pool(raw):
         if not sizes[i]:
             continue
         blocks.append(block)
-        labels.append(np.asarray(raw.y[i]))
+        labels.append(read_array(raw.y[i], f"The labels of client {name!r}"))
         if raw.weights is not None:
             parts.append(_check_weights(raw.weights[i], sizes[i], name))
     if not blocks:
         raise ValueError("Found 0 samples: every client is empty.")
     rows = _adjacent(blocks)
     if rows is None:
-        rows = np.concatenate(blocks)
+        rows = join(blocks, "Logits")
     if names is not None:
         rows = type(raw.X[0])(rows, columns=names)
     pooled = np.concatenate(parts) if parts else None
-    return rows, _check_y(column_or_1d(np.concatenate(labels))), pooled, sizes
+    return rows, _check_y(column_or_1d(join(labels, "Labels"))), pooled, sizes
 
 
 def _check_client(raw, i, name, size, blocks, columns):
     """Logits of client `i` as a matrix that fits those before it."""
     X = raw.X[i]
-    block = np.asarray(from_tensor(X))
+    block = read_array(X, f"The logits of client {name!r}")
+    if not block.ndim:
+        raise TypeError(
+            f"The logits of client {name!r} are of type {type(X).__name__}; pass a "
+            "dense array with one row per sample."
+        )
+    if block.dtype.kind in "mM":
+        raise TypeError(
+            f"The logits of client {name!r} are dates or spans of time; pass numbers."
+        )
     block = block.reshape(-1, 1) if block.ndim == 1 and block.size else block
     if len(block) != size:
         raise ValueError(
@@ -194,7 +208,7 @@ def _owner(array):
 def _check_weights(weights, n_rows, client=None):
     """Non-negative float64 weights, one per row."""
     owner = "" if client is None else f" of client {client!r}"
-    weights = np.asarray(weights, dtype=np.float64)
+    weights = read_array(weights, f"sample_weight{owner}", np.float64)
     if weights.ndim == 0:
         weights = np.full(n_rows, weights)
     if weights.shape != (n_rows,):
@@ -204,10 +218,14 @@ def _check_weights(weights, n_rows, client=None):
         )
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise ValueError(f"sample_weight{owner} must be finite and not negative.")
+    # Sums over rows of weights times squared logits must stay finite.
+    if weights.max(initial=0.0) > 1e100:
+        raise ValueError(f"sample_weight{owner} is above 1e100; scale it to about 1.")
     return weights
 
 
 def _check_y(y):
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         raise ValueError("Input y contains NaN or infinity.")
-    return y
+    # Labels are written to files, which have no longer floats.
+    return y.astype(np.float64) if y.dtype == np.longdouble else y

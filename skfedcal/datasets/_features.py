@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import Bunch, check_array
 
+from skfedcal._params import as_number
+from skfedcal.data._arrays import clear_errors, from_tensor, read_array
 from skfedcal.data._partition import as_generator
-from skfedcal.datasets._resample import check_strength
+from skfedcal.datasets._resample import check_size, check_strength
 
 __all__ = ["feature_shift"]
 
@@ -76,15 +78,18 @@ def feature_shift(
     >>> abs(shifted.offset)
     array([0.5])
     """
-    table = check_array(
-        X,
-        dtype=(np.float64, np.float32),
-        ensure_all_finite="allow-nan",
-        copy=True,
-        input_name="X",
-    )
-    if kind not in KINDS:
+    with clear_errors("X"):
+        table = check_array(
+            from_tensor(X),
+            dtype=(np.float64, np.float32),
+            ensure_all_finite="allow-nan",
+            copy=True,
+            input_name="X",
+        )
+    check_size(table)
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}.")
+    fill = None if fill is None else as_number("fill", fill)
     strength = check_strength(strength)
     rng = as_generator(random_state)
     n_features = table.shape[1]
@@ -127,7 +132,7 @@ def _check_columns(columns: ArrayLike | None, n_features: int) -> NDArray[np.int
     """Return distinct column numbers."""
     if columns is None:
         return np.arange(n_features)
-    chosen = np.asarray(columns)
+    chosen = read_array(columns, "columns")
     whole = chosen.ndim == 1 and chosen.dtype.kind in "iu"
     if not whole or not np.isin(chosen, np.arange(n_features)).all():
         raise ValueError(

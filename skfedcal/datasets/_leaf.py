@@ -186,8 +186,9 @@ def _images(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Images of one writer."""
     try:
-        pixels = np.array(x, dtype=np.float32).reshape(len(x), -1)
-    except (TypeError, ValueError):  # not numbers, or of several lengths
+        with np.errstate(over="ignore"):
+            pixels = np.array(x, dtype=np.float32).reshape(len(x), -1)
+    except (TypeError, ValueError, OverflowError):  # not numbers, or of several lengths
         pixels = np.empty((len(x), 0), dtype=np.float32)
     if len(x) and pixels.shape[1] != 784:
         raise ValueError(f"{where}: expected 784 numbers for each row of x.")

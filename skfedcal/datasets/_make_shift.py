@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.utils import Bunch, check_scalar
 
+from skfedcal._params import as_number
 from skfedcal.data._partition import IIDPartitioner, as_generator, rows_by_client
+from skfedcal.data._synthetic import MAX_NUMBERS
 from skfedcal.datasets._resample import MAX_TILT, check_strength
 
 __all__ = ["make_shift"]
@@ -107,13 +109,24 @@ def make_shift(
     >>> len(shift.clients), shift.X.shape, shift.X_train.shape
     (5, (100, 4), (5000, 4))
     """
+    check_scalar(n_samples, "n_samples", Integral, min_val=1)
     check_scalar(n_classes, "n_classes", Integral, min_val=2)
     check_scalar(n_features, "n_features", Integral, min_val=1)
     check_scalar(n_train, "n_train", Integral, min_val=1)
     check_scalar(n_test, "n_test", Integral, min_val=0)
     check_scalar(separation, "separation", Real)
+    if not abs(as_number("separation", separation)) < 1e6:
+        raise ValueError(f"separation == {separation}, must be below 1e6.")
+    sizes = map(int, (n_samples, n_train, n_test))
+    n_numbers = (int(n_classes) + int(n_features)) * max(sizes)
+    if n_numbers > MAX_NUMBERS:
+        raise ValueError(f"These are {n_numbers} numbers; pass fewer rows or columns.")
+    if not isinstance(kind, str):
+        raise TypeError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}.")
+    n_samples, n_train, n_test = int(n_samples), int(n_train), int(n_test)
+    n_classes, n_features = int(n_classes), int(n_features)
     rng = as_generator(random_state)
-    means = separation * rng.standard_normal((n_classes, n_features))
+    means = float(separation) * rng.standard_normal((n_classes, n_features))
     old = World(means, 1.0, np.full(n_classes, 1 / n_classes))
     new = _shifted(old, kind, check_strength(strength), rng)
     X_train, y_train = old.draw(n_train, rng)
@@ -168,7 +181,9 @@ class World:
         """Log density of features and class, up to a constant for all worlds."""
         distance = np.square(X[:, None, :] - self.means).sum(axis=2)
         volume = 0.5 * X.shape[1] * np.log(self.variance)
-        return np.log(self.prior) - distance / (2 * self.variance) - volume
+        with np.errstate(divide="ignore"):  # a class that the shift leaves out
+            log_prior = np.log(self.prior)
+        return log_prior - distance / (2 * self.variance) - volume
 
 
 def _shifted(old: World, kind: str, strength: float, rng: np.random.Generator) -> World:

@@ -11,6 +11,8 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 from sklearn.utils import Bunch, check_array, check_scalar, column_or_1d
 
+from skfedcal._sklearn_compat import num_samples
+from skfedcal.data._arrays import clear_errors, distinct, from_tensor, read_array
 from skfedcal.data._partition import as_generator
 
 __all__ = ["covariate_shift", "label_shift"]
@@ -18,6 +20,9 @@ __all__ = ["covariate_shift", "label_shift"]
 # Standard deviations by which strength 1 moves the mean of a normal projection. The
 # effective number of rows falls by exp(-MAX_TILT**2), to a tenth.
 MAX_TILT = 1.5
+
+# Far below the root of the largest float.
+LARGEST = 1e140
 
 
 def label_shift(
@@ -86,7 +91,9 @@ def label_shift(
     labels, n_samples = _check_rows(X, y, n_samples)
     strength = check_strength(strength)
     rng = as_generator(random_state)
-    classes, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    classes, codes, counts = distinct(
+        labels, "y", return_inverse=True, return_counts=True
+    )
     source = counts / len(labels)
     wanted = _check_prior(prior, classes) if prior is not None else None
     if wanted is None:
@@ -173,7 +180,11 @@ def covariate_shift(
     >>> bool(abs(shifted.X[:, 0].mean() - 1.5) < 0.1)
     True
     """
-    table: NDArray = check_array(X, dtype=(np.float64, np.float32), input_name="X")
+    with clear_errors("X"):
+        table: NDArray = check_array(
+            from_tensor(X), dtype=(np.float64, np.float32), input_name="X"
+        )
+    check_size(table)
     labels, n_samples = _check_rows(table, y, n_samples)
     strength = check_strength(strength)
     rng = as_generator(random_state)
@@ -194,6 +205,12 @@ def covariate_shift(
     )
 
 
+def check_size(table: NDArray) -> None:
+    """Refuse numbers whose squares are none."""
+    if (np.abs(table, dtype=np.float64) > LARGEST).any():
+        raise ValueError(f"X has values above {LARGEST:g}; scale the columns first.")
+
+
 def check_strength(strength: float) -> float:
     """Return a strength from 0 to 1."""
     check_scalar(strength, "strength", Real)
@@ -204,8 +221,9 @@ def check_strength(strength: float) -> float:
 
 def _check_rows(X: Any, y: ArrayLike, n_samples: int | None) -> tuple[NDArray, int]:
     """Return labels and the number of rows to draw."""
-    labels = column_or_1d(y)
-    n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
+    with clear_errors("y"):
+        labels = column_or_1d(from_tensor(y))
+    n_rows = num_samples(X)
     if n_rows != len(labels):
         raise ValueError(f"X has {n_rows} rows but y has {len(labels)} labels.")
     if not n_rows:
@@ -217,7 +235,7 @@ def _check_rows(X: Any, y: ArrayLike, n_samples: int | None) -> tuple[NDArray, i
 
 
 def _check_prior(prior: ArrayLike, classes: NDArray) -> NDArray:
-    probabilities = np.asarray(prior, dtype=np.float64)
+    probabilities = read_array(prior, "prior", np.float64)
     if probabilities.shape != classes.shape:
         raise ValueError(
             f"prior has shape {probabilities.shape} but y has {len(classes)} classes "
@@ -237,8 +255,9 @@ def _check_direction(
     """Return a direction of length 1, drawn where none is given."""
     if direction is None:
         direction = rng.standard_normal(n_features)
-    vector = np.asarray(direction, dtype=np.float64)
-    length = float(np.linalg.norm(vector))
+    vector = read_array(direction, "direction", np.float64)
+    with np.errstate(over="ignore"):
+        length = float(np.linalg.norm(vector.ravel()))
     if vector.shape != (n_features,) or not 0 < length < np.inf:
         raise ValueError(
             f"direction must hold {n_features} finite numbers, one per column of X and "
@@ -251,4 +270,4 @@ def _take(X: Any, indices: NDArray) -> Any:
     """Select rows of a data frame, a sparse matrix or an array."""
     if hasattr(X, "iloc"):
         return X.iloc[indices]
-    return X[indices] if hasattr(X, "shape") else np.asarray(X)[indices]
+    return X[indices] if hasattr(X, "shape") else read_array(X, "X")[indices]

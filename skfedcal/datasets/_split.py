@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from skfedcal.data._arrays import read_array
 from skfedcal.data._parse import parse_clients
 from skfedcal.data._partition import _indexer, as_generator
 
@@ -90,7 +91,7 @@ def split_clients(
 
 def _edges(fractions: ArrayLike) -> NDArray[Any]:
     """Sums of fractions."""
-    shares = np.asarray(fractions, dtype=np.float64)
+    shares = read_array(fractions, "fractions", np.float64)
     if shares.ndim != 1 or not len(shares) or not (shares >= 0).all():
         raise ValueError(
             f"fractions must be a row of numbers that are not negative, got "

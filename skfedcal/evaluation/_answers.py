@@ -99,7 +99,7 @@ def undefined(metric: str, why: str, result: str) -> None:
 
 def check_bins(n_bins: int, strategy: str = "uniform") -> None:
     """Raise for a number or a kind of bins that cannot be."""
-    if not isinstance(n_bins, (int, np.integer)) or n_bins < 1:
-        raise ValueError(f"n_bins={n_bins!r}: pass a whole number from 1 on.")
-    if strategy not in ("uniform", "quantile"):
+    if not isinstance(n_bins, (int, np.integer)) or not 1 <= n_bins <= 2**20:
+        raise ValueError(f"n_bins={n_bins!r}: pass a whole number from 1 to {2**20}.")
+    if not isinstance(strategy, str) or strategy not in ("uniform", "quantile"):
         raise ValueError(f"strategy={strategy!r}: pass 'uniform' or 'quantile'.")

@@ -16,11 +16,14 @@ References
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, expm1, log2, sqrt
+from math import exp, expm1, sqrt
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from skfedcal._params import as_number, check_flag
+from skfedcal.data._arrays import read_array
 
 Array = NDArray[Any]
 Trust = Literal["exact", "distributed", "local"]
@@ -45,8 +48,8 @@ def auc_discretisation(n_buckets: int, *, smooth: bool = True) -> float:
     error : float
         Bound on the absolute error; an estimate of it for smooth scores.
     """
-    _check_positive(n_buckets=n_buckets)
-    return 1 / (3 * n_buckets**2) if smooth else 1 / (2 * n_buckets)
+    size = _positive("n_buckets", n_buckets)
+    return 1 / 3 / size / size if check_flag("smooth", smooth) else 0.5 / size
 
 
 def auc_certificate(counts: Array) -> float:
@@ -62,7 +65,13 @@ def auc_certificate(counts: Array) -> float:
     bound : float
         ``sum_i p_i n_i / (2 P N)``.
     """
-    negative, positive = np.asarray(counts, dtype=np.float64)
+    pairs = read_array(counts, "counts", np.float64)
+    if pairs.ndim != 2 or len(pairs) != 2:
+        raise ValueError(f"counts has shape {pairs.shape}; pass (2, n_buckets).")
+    if not (pairs >= 0).all() or not (pairs.sum(axis=1) > 0).all():
+        raise ValueError("counts must be >= 0, with examples of both classes.")
+    # Shares, so that no product of large counts overflows.
+    negative, positive = pairs / pairs.max()
     return float(negative @ positive / (2 * negative.sum() * positive.sum()))
 
 
@@ -101,16 +110,21 @@ def auc_bound(
     error : float
         Order of the expected absolute error.
     """
-    _check_positive(n_examples=n_examples)
+    n_examples = _positive("n_examples", n_examples)
     start = auc_discretisation(n_buckets)
-    if trust == "exact":
+    rate = as_number("positive_rate", positive_rate)
+    if not 1e-100 < rate < 1:
+        raise ValueError(
+            f"positive_rate={positive_rate!r} is no share; pass a number in (0, 1)."
+        )
+    if _noise_share(n_examples, trust, eps) == 0:
         return start
     eps = _budget(eps)
-    balance = 4 * positive_rate * (1 - positive_rate)
+    balance = 4 * rate * (1 - rate)
     if trust == "distributed":
         return start + 1 / (eps * n_examples * balance)
     # Variance of a range of an OUE hierarchy per example; the paper drops the 4.
-    variance = 4 * height**2 * exp(eps) / expm1(eps) ** 2
+    variance = 4 * _positive("height", height) ** 2 * exp(eps) / expm1(eps) ** 2
     return start + sqrt(variance / n_examples) / balance
 
 
@@ -142,9 +156,12 @@ def rates_bound(
     n_buckets : float
         Buckets it is for.
     """
-    _check_positive(n_examples=n_examples)
+    n_examples = _positive("n_examples", n_examples)
     noise = _noise_share(n_examples, trust, eps)
-    buckets = float(n_buckets or (n_examples if not noise else noise ** (-2 / 3)))
+    if n_buckets is None:
+        buckets = n_examples if not noise else noise ** (-2 / 3)
+    else:
+        buckets = _positive("n_buckets", n_buckets)
     return 1 / buckets + sqrt(buckets) * noise, buckets
 
 
@@ -176,10 +193,11 @@ def threshold_uncertainty(
     width : float
         Order of the distance between the two thresholds, for scores spread over [0, 1].
     """
-    _check_positive(n_examples=n_examples, height=height)
+    n_examples = _positive("n_examples", n_examples)
+    depth = _positive("height", height)
     noise = _noise_share(n_examples, trust, eps)
     power = 1.5 if trust == "distributed" else 1.0
-    return float(height**power * noise + 2.0**-height)
+    return float(depth**power * noise + 2.0**-depth)
 
 
 def calibration_bound(
@@ -210,8 +228,10 @@ def calibration_bound(
     n_buckets : float
         Buckets it is for.
     """
-    _check_positive(n_examples=n_examples)
+    n_examples = _positive("n_examples", n_examples)
     noise = _noise_share(n_examples, trust, eps)
+    if n_buckets is not None:
+        n_buckets = _positive("n_buckets", n_buckets)
     buckets = float(n_buckets or n_examples ** (1 / 3))
     if n_buckets is None and trust == "local":
         buckets = min(buckets, noise**-0.5)
@@ -303,6 +323,9 @@ def auto_levels(height: int, bits: int = 4) -> tuple[int, ...]:
 
 def _noise_share(n_examples: float, trust: Trust, eps: float | None) -> float:
     """Size of the noise in a count over the number of examples, up to a constant."""
+    known = ("exact", "distributed", "local")
+    if not isinstance(trust, str) or trust not in known:
+        raise ValueError(f"trust={trust!r} is unknown; pass one of {known}.")
     if trust == "exact":
         return 0.0
     size = n_examples if trust == "distributed" else sqrt(n_examples)
@@ -310,14 +333,17 @@ def _noise_share(n_examples: float, trust: Trust, eps: float | None) -> float:
 
 
 def _budget(eps: float | None) -> float:
-    if eps is None or not eps > 0:
+    # Beyond these its exponential, or the variance of the noise, is no float.
+    if eps is None or not 1e-100 <= as_number("eps", eps) <= 300:
         raise ValueError(
-            f"eps={eps!r} is no budget; pass a number > 0, or trust='exact'."
+            f"eps={eps!r} is no budget; pass a number from 1e-100 to 300, or "
+            "trust='exact'."
         )
     return float(eps)
 
 
-def _check_positive(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0 or not log2(value) < 1024:
-            raise ValueError(f"{name}={value!r} must be a finite number > 0.")
+def _positive(name: str, value: Any) -> float:
+    number = as_number(name, value)
+    if not 1e-100 < number < 1e100:
+        raise ValueError(f"{name}={value!r}: pass a number above 0 and below 1e100.")
+    return number

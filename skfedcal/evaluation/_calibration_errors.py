@@ -7,6 +7,7 @@ from math import nan, sqrt
 
 import numpy as np
 
+from skfedcal._params import check_flag
 from skfedcal.evaluation._absolute import KNOWN, sum_interval, unfold
 from skfedcal.evaluation._answers import VISIBLE, Array
 from skfedcal.evaluation._calibration import CalibrationAnswers
@@ -108,6 +109,7 @@ class CalibrationErrors(CalibrationAnswers):
         share = float((sizes * np.abs(known)).sum()) / total
         joint = self.noise_.variances(self.counts_, slope - share)
         low, high = sum_interval(sizes, sigmas, float(sum(joint)), quantile(ci))
+        debias = check_flag("debias", debias)
         value = float((unfold(sizes, sigmas) if debias else sizes).sum()) / total
         errors = [
             sqrt(float(part) + float(own[known == 0].sum())) / total
@@ -177,8 +179,9 @@ class CalibrationErrors(CalibrationAnswers):
         low, high = _square_interval(unbiased, rise, free, spent, quantile(ci))
         if gaps.rows[shown].sum() < (1 - _MOST_HIDDEN) * total:
             low, high = 0.0, 1.0
-        value = unbiased if debias else float((square * scale).sum())
-        if not squared:
+        plain = float((square * scale).sum())
+        value = unbiased if check_flag("debias", debias) else plain
+        if not check_flag("squared", squared):
             value, low, high = (sqrt(max(v, 0.0)) for v in (value, low, high))
         change = 1.0 if squared else 1 / (2 * value) if value > 0 else nan
         first = float(sum(parts))

@@ -13,6 +13,7 @@ from skfedcal.federation._engines import masking
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._client_models import LocalDP
 from skfedcal.privacy._entropy import Entropy
+from skfedcal.privacy._ledger import PrivacyLedger
 from skfedcal.privacy._mixin import PrivacyMixin
 
 if TYPE_CHECKING:
@@ -55,11 +56,21 @@ class Statistic(PrivacyMixin):
         random_state: Any,
         label: str,
     ) -> None:
+        if not isinstance(runner, FederatedRunner | None):
+            raise TypeError(
+                f"runner is of type {type(runner).__name__}; pass a FederatedRunner."
+            )
+        if not isinstance(ledger, PrivacyLedger | None):
+            raise TypeError(
+                f"ledger is of type {type(ledger).__name__}; pass a PrivacyLedger."
+            )
         self.privacy = privacy
         self.ledger = ledger
         self.runner = FederatedRunner() if runner is None else runner
         self.random_state = random_state
         self.label = label
+        # What must be public about the clients, for the report.
+        self.assumptions: list[str] = []
         if self.runner.n_rounds is not None:
             raise ValueError(
                 f"FederatedRunner(n_rounds={self.runner.n_rounds!r}): a statistic is "
@@ -87,7 +98,7 @@ class Statistic(PrivacyMixin):
         if max_examples is not None and (
             isinstance(max_examples, bool)
             or not isinstance(max_examples, (int, np.integer))
-            or max_examples < 1
+            or not 1 <= max_examples < 2**31
         ):
             raise ValueError(
                 f"max_examples_per_client={max_examples!r}: pass a whole number from "
@@ -156,7 +167,9 @@ class Statistic(PrivacyMixin):
         entropy = self.entropy()
         mechanism = self._build_mechanism(self.model, plan, entropy)
         state, history = runner.run(algorithm, clients, mechanism, entropy)
-        return Collected(state, history, mechanism.report(), len(clients))
+        report = mechanism.report()
+        report = replace(report, assumptions=(*report.assumptions, *self.assumptions))
+        return Collected(state, history, report, len(clients))
 
     @staticmethod
     def _dealt(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from skfedcal.evaluation._calibration_errors import CalibrationErrors
 from skfedcal.evaluation._estimate import Estimate
 from skfedcal.evaluation._from_clients import Source, from_clients
+from skfedcal.evaluation._inputs import check_choices
 from skfedcal.evaluation._residuals import ClasswiseResiduals
 
 
@@ -47,12 +48,17 @@ def federated_roc_auc_score(
     >>> print(federated_roc_auc_score(clients, input_type="proba"))
     1.0
     """
+    for name, word in (("multi_class", multi_class), ("average", average)):
+        if not isinstance(word, str | None):
+            raise TypeError(f"{name}={word!r} is no word.")
     if multi_class == "raise":
         for name, value, default in (
             ("average", average, "macro"),
             ("n_others", n_others, None),
         ):
-            if value != default:
+            if value is not default and not (
+                isinstance(value, str) and value == default
+            ):
                 raise ValueError(
                     f"{name}={value!r} is for multi_class='ovr'; leave it out."
                 )
@@ -93,7 +99,9 @@ def federated_accuracy_score(
     >>> print(federated_accuracy_score(clients, input_type="proba"))
     0.6
     """
-    if source.fit.get("kind") != "top":
+    kind = source.fit.get("kind", "binary")
+    check_choices(kind=kind)
+    if kind != "top":
         hist, here = source.at(threshold)
         return hist.accuracy(here, ci=ci)
     if threshold != 0.5:
@@ -281,7 +289,7 @@ def federated_calibration_error(
     >>> print(f"{federated_calibration_error(fed.clients):.2f}")
     0.12
     """
-    if kind not in ("top", "binary", "l2", "classwise"):
+    if not isinstance(kind, str) or kind not in ("top", "binary", "l2", "classwise"):
         raise ValueError(f"kind={kind!r}: pass 'top', 'binary', 'l2' or 'classwise'.")
     if kind == "classwise":
         return _classwise_error(source, n_bins, strategy, debias, ci)

@@ -225,6 +225,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         else:
             data, positive, labels = given.binary(pos_label)
             scores = ClassScoreCounts(depths, positive=positive, **common)
+        statistic.assumptions = given.assumptions
         return cls._collected(
             statistic, data, labels, grid, scores, max_examples_per_client, weighting
         )
@@ -265,6 +266,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
             positive=positive,
             cut=float(threshold),
         )
+        statistic.assumptions = given.assumptions
         return cls._collected(
             statistic, data, labels, ScoreGrid(1, "prob"), scores,
             max_examples_per_client, weighting,

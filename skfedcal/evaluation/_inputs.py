@@ -6,7 +6,7 @@ The rows stay in the columns of the user: what they mean is worked out at the si
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,10 @@ class _Reader(BaseEstimator):
 
 @dataclass(frozen=True)
 class Clients:
-    """Clients as the user gave them, and which label is which column."""
+    """Clients as the user gave them, and which label is which column.
+
+    `assumptions` says, once they are read, what must be public about them.
+    """
 
     X: Any
     y: Any = None
@@ -39,6 +42,7 @@ class Clients:
     classes: Any = None
     input_type: str = "logits"
     private: bool = False
+    assumptions: list[str] = field(default_factory=list)
 
     def binary(self, pos_label: Any = None) -> tuple[Rows, int, list[Any]]:
         """Rows of two classes, column of the positive one, labels (negative first)."""
@@ -53,7 +57,7 @@ class Clients:
         by_column = label_of_columns(classes).tolist()
         positive = 1
         if pos_label is not None:
-            if pos_label not in by_column:
+            if isinstance(pos_label, np.ndarray) or pos_label not in by_column:
                 raise ValueError(
                     f"pos_label={pos_label!r} is not a class; classes are {by_column}."
                 )
@@ -69,7 +73,8 @@ class Clients:
         if isinstance(self.X, RemoteClients):
             self.X.check_arguments(y=self.y, client_ids=self.client_ids)
             return self.X.read(self.classes, self.input_type, rows="given")
-        if self.input_type not in INPUT_TYPES:
+        known = isinstance(self.input_type, str) and self.input_type in INPUT_TYPES
+        if not known:
             raise ValueError(
                 f"input_type={self.input_type!r} is unknown; pass one of {INPUT_TYPES}."
             )
@@ -102,6 +107,7 @@ class Clients:
                 PrivacyWarning,
                 stacklevel=5,
             )
+            self.assumptions.append("the set of class labels, read from y, is public")
 
 
 def label_of_columns(classes: ClassMap) -> Array:
@@ -119,5 +125,5 @@ def check_choices(**given: str) -> None:
         "weighting": ("example", "client"),
     }
     for name, value in given.items():
-        if value not in allowed[name]:
+        if not isinstance(value, str) or value not in allowed[name]:
             raise ValueError(f"{name}={value!r}: pass one of {allowed[name]}.")

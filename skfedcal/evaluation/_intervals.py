@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._params import as_number
+
 Array = NDArray[Any]
 Interval = tuple[float, float]
 
@@ -17,7 +19,7 @@ _FEW = 5.0
 
 def check_level(ci: float) -> None:
     """Raise for what is no level of confidence."""
-    if not 0 < ci < 1:
+    if not 0 < as_number("ci", ci) < 1:
         raise ValueError(f"ci={ci!r} is not a level of confidence; pass 0 < ci < 1.")
 
 
@@ -28,6 +30,8 @@ def quantile(ci: float, freedom: float = inf) -> float:
     """
     check_level(ci)
     from scipy.special import ndtri, stdtrit
+
+    ci = float(ci)
 
     if not isfinite(freedom):
         return float(ndtri((1 + ci) / 2))

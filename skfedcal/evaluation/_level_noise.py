@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._params import as_number
 from skfedcal.evaluation._bounds import discrete_laplace_variance
 from skfedcal.evaluation._noise import LevelLaw, NoiseModel
 from skfedcal.privacy._client_models import DistributedDP, LocalDP, SourceDP
@@ -82,6 +83,11 @@ def level_noise(
         return LevelNoise(NoiseModel(tuple(local)))
     # Counts with an L1 bound: Laplace noise under all other models.
     twice = getattr(privacy, "adjacency", "") == "replace"
+    for name, value in (("max_examples", max_examples), ("n_sources", n_sources)):
+        if value is None and name == "n_sources":
+            continue
+        if not 1 <= as_number(name, value) < 1e100:
+            raise ValueError(f"{name}={value!r}: pass a number from 1 on.")
     reach = max_examples * len(levels) * (2 if twice else 1)
     variance = discrete_laplace_variance(float(privacy.eps) / reach)
     if isinstance(privacy, SourceDP):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal.evaluation._bounds import auto_levels
+from skfedcal.evaluation._grid import SPACES
 from skfedcal.evaluation._noise import LevelLaw, NoiseModel
 from skfedcal.privacy._client_models import LocalDP
 
@@ -61,14 +62,17 @@ def release_levels(
 
     One rule for what is collected and for what is foretold.
     """
+    if not isinstance(space, str) or space not in SPACES:
+        raise ValueError(f"space={space!r}: pass one of {SPACES}.")
     height = "auto" if height is None else height
-    if height != "auto" and not is_depth(height):
+    if not (isinstance(height, str) and height == "auto") and not is_depth(height):
         raise ValueError(
             f"height={height!r}: pass 'auto' or a whole number from 1 to {_MAX_HEIGHT}."
         )
-    if isinstance(levels, Iterable) and not isinstance(levels, str):
+    listed = isinstance(levels, Iterable) and getattr(levels, "shape", None) != ()
+    if listed and not isinstance(levels, str):
         return _checked(levels, height)
-    if levels != "auto":
+    if not isinstance(levels, str) or levels != "auto":
         raise ValueError(
             f"levels={levels!r}: pass 'auto' or depths such as (2, 6, 10)."
         )

@@ -14,6 +14,9 @@ from skfedcal.evaluation._tree import rollup, wls_dual, wls_functional_var, wls_
 
 Array = NDArray[Any]
 
+# A variance of counts that stands for none: weights of the fit divide by it.
+_LEAST = 1e-12
+
 
 @dataclass(frozen=True, slots=True)
 class LevelLaw:
@@ -203,7 +206,7 @@ class NoiseModel:
             scale, share = self._scale(law), 1 / law.domain
             noise = law.n_reports * law.report_variance(share) * scale**2
             # Other clients on this level would have given another sum.
-            out.append(noise + self.n_reports * share * (scale - 1))
+            out.append(max(noise + self.n_reports * share * (scale - 1), _LEAST))
         return out
 
     def _local_variance(self, counts: Array, functional: Array) -> Array:

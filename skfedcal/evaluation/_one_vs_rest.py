@@ -123,6 +123,7 @@ def fit_one_vs_rest(
     clients: tuple[Any, Any], settings: dict[str, Any], n_others: int | None
 ) -> OneVsRest:
     """Count the scores of all classes; `settings` as of `ScoreHistogram.fit`."""
+    check_choices(weighting=settings.get("weighting", "example"))
     if settings.get("weighting", "example") != "example":
         raise ValueError("multi_class='ovr' counts examples; leave weighting out.")
     if settings.get("pos_label") is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields, replace
-from math import inf
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from skfedcal.evaluation._grid import ScoreGrid
 from skfedcal.evaluation._inputs import check_choices
 from skfedcal.evaluation._levels import is_depth, merged_noise
 from skfedcal.evaluation._noise import LevelLaw, NoiseModel
+from skfedcal.federation._plain import once
 from skfedcal.privacy._report import PrivacyReport
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ _VERSION = 1
 
 # From here on discrete Laplace noise has no variance in double precision.
 _NO_NOISE = 600.0
+
+# Below the root of the largest float: answers have squares of counts.
+_LARGEST = 1e100
 
 
 def to_json(hist: ScoreHistogram) -> str:
@@ -52,14 +56,15 @@ def to_json(hist: ScoreHistogram) -> str:
 def from_json(text: str) -> dict[str, Any]:
     """Read the arguments of a histogram; raises ValueError for any other text."""
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=once)
         if content["format"] != _FORMAT or content["format_version"] != _VERSION:
             raise ValueError(
                 f"format {content['format']!r}, version {content['format_version']!r}"
             )
         return _arguments(content)
     except (
-        KeyError, TypeError, ValueError, AttributeError, RecursionError
+        KeyError, TypeError, ValueError, AttributeError, RecursionError,
+        ArithmeticError,
     ) as error:  # fmt: skip
         raise ValueError(f"Not a histogram of skfedcal: {error!r}.") from error
 
@@ -121,6 +126,10 @@ def _arguments(content: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("levels have different kinds of noise")
     if not isinstance(content["classes"], list) or len(content["classes"]) != 2:
         raise ValueError("classes are not two labels")
+    for label in content["classes"]:
+        number = isinstance(label, (int, float)) and isfinite(label)
+        if not number and not isinstance(label, str):
+            raise ValueError(f"class {label!r}")
     if not _whole(content["n_clients"]):
         raise ValueError(f"n_clients={content['n_clients']!r}")
     totals = [np.array(total, dtype=np.float64) for total in content["totals"]]
@@ -129,7 +138,7 @@ def _arguments(content: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("counts do not have the shape of their levels")
     if not noise.levels or noise.bits[-1] != content["height"]:
         raise ValueError("levels do not end with the height")
-    if not all(np.isfinite(total).all() for total in totals):
+    if not all((np.abs(total) < _LARGEST).all() for total in totals):
         raise ValueError("counts are not finite")
     report = _report(content["privacy"])
     # Noise of a huge eps is none; that of any other is told apart.
@@ -151,7 +160,7 @@ def _law(values: dict[str, Any]) -> LevelLaw:
     """Law of one level; refuses what no release can have."""
     law = LevelLaw(**values)
     numbers = (law.variance, law.p, law.q)
-    if not all(type(v) in (int, float) and 0 <= v < inf for v in numbers):
+    if not all(type(v) in (int, float) and 0 <= v < _LARGEST for v in numbers):
         raise ValueError(f"variance, p or q of {values}")
     if law.kind not in LAW_KINDS or not is_depth(law.bits):
         raise ValueError(f"kind or bits of {values}")
@@ -182,13 +191,24 @@ def _report(values: dict[str, Any]) -> PrivacyReport:
         plain["eps"] = float("inf")
     report = PrivacyReport(**plain)
     numbers = (report.eps, report.delta, report.noise_multiplier)
-    if not all(type(v) in (int, float) and v >= 0 for v in numbers):
+    if not all(type(v) in (int, float) and float(v) >= 0 for v in numbers):
         raise ValueError("eps, delta or noise_multiplier of the report")
+    kinds = {"clip": dict, "assumptions": tuple, "ledger_ids": tuple}
+    if not all(isinstance(getattr(report, k), kind) for k, kind in kinds.items()):
+        raise ValueError(f"{', '.join(kinds)} of the report")
+    sizes = [v for v in (report.mu, *report.clip.values()) if v is not None]
+    if not all(type(v) in (int, float) and 0 <= v < _LARGEST for v in sizes):
+        raise ValueError("mu or clip of the report")
+    for text in (*report.assumptions, *report.ledger_ids):
+        if not isinstance(text, str):
+            raise ValueError("assumptions or ledger_ids of the report")
+    for name in ("unit", "adjacency", "trust", "accountant"):
+        if not isinstance(getattr(report, name), str):
+            raise ValueError(f"{name} of the report")
+    if not _whole(report.n_rounds) or not _whole(report.n_clients):
+        raise ValueError("n_rounds or n_clients of the report")
     if not report.private and "eps" not in values:
         raise ValueError("the report has no eps")
     if any(type(v) is not bool for v in (report.secure, report.seeded)):
         raise ValueError("secure or seeded of the report")
-    kinds = {"clip": dict, "assumptions": tuple, "ledger_ids": tuple}
-    if not all(isinstance(getattr(report, k), kind) for k, kind in kinds.items()):
-        raise ValueError(f"{', '.join(kinds)} of the report")
     return report

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._params import as_number
 from skfedcal.evaluation._grid import ScoreGrid, Space
 from skfedcal.evaluation._level_noise import LevelNoise, check_planned, level_noise
 from skfedcal.evaluation._levels import release_levels
@@ -175,8 +176,15 @@ def expected_error(
     """
     if metric not in METRICS:
         raise ValueError(f"metric={metric!r} is unknown; pass one of {METRICS}.")
-    if not 1 < n_examples < inf:
+    if not 1 < as_number("n_examples", n_examples) < inf:
         raise ValueError(f"n_examples={n_examples!r} must be a number > 1.")
+    given = {"positive_rate": positive_rate, "auc": auc, "threshold": threshold}
+    for name, value in given.items():
+        as_number(name, value)
+    if not 1e-50 <= positive_rate <= 1 - 1e-16:
+        raise ValueError(
+            f"positive_rate={positive_rate!r} is no share; pass a number in (0, 1)."
+        )
     _check_used(metric, privacy, n_bins, max_examples, n_sources)
     check_planned(privacy)
     levels = release_levels(privacy, height, levels, space)
@@ -236,7 +244,7 @@ def plan(
     >>> plan("accuracy", 0.005, n_examples=5000).enough
     False
     """
-    if not 0 < target < 1:
+    if not 0 < as_number("target", target) < 1:
         raise ValueError(f"target={target!r} is no error; pass a number in (0, 1).")
     local = isinstance(privacy, LocalDP)
     heights: Any = (height,)
@@ -290,7 +298,7 @@ def _check_used(
 def _bin_numbers(n_bins: int | None, height: int) -> tuple[int, ...]:
     if n_bins is None:
         return tuple(size for size in _BINS if size <= 2**height)
-    if not 1 <= n_bins <= 2**height:
+    if not isinstance(n_bins, (int, np.integer)) or not 1 <= n_bins <= 2**height:
         raise ValueError(f"n_bins={n_bins!r} is not in 1 to {2**height}, the leaves.")
     return (n_bins,)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._params import check_flag
 from skfedcal.algorithms._class_residuals import ClassResiduals
 from skfedcal.evaluation._absolute import KNOWN, sum_interval, unfold
 from skfedcal.evaluation._answers import check_bins, undefined
@@ -154,11 +155,12 @@ class ClasswiseResiduals:
         check_bins(n_bins)
         given = Clients(clients, y, client_ids, classes, input_type, statistic.private)
         data, labels = given.several()
+        statistic.assumptions = given.assumptions
         limit = statistic.limit(max_examples_per_client)
         # Rows of its own for each unit; clients may have none.
         one_each = statistic.private and statistic.model.unit == "example"
         algorithm = ClassResiduals(
-            n_bins=n_bins,
+            n_bins=int(n_bins),
             max_examples=limit,
             private=statistic.private,
             count_rows=not one_each,
@@ -223,7 +225,7 @@ class ClasswiseResiduals:
         sampling = self._sampling(rows)
         sigmas = np.sqrt(sampling + self.noise_variance_)
         found = sizes
-        if debias:
+        if check_flag("debias", debias):
             released = sampling if self.squares_ is not None else 0.0
             found = unfold(sizes, np.sqrt(released + self.noise_variance_))
         # A row adds to every class: its sum over classes is at most twice its largest

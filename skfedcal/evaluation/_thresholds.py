@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from skfedcal._params import as_number
 from skfedcal.evaluation._answers import Answers, Array, undefined
 from skfedcal.evaluation._estimate import Estimate
 from skfedcal.evaluation._intervals import quantile, unit_interval
@@ -202,7 +203,10 @@ class ThresholdAnswers(Answers):
 
 def check_threshold(threshold: Any) -> float:
     """Give one probability; raises for anything else."""
-    if not isinstance(threshold, Real) or not 0 <= float(threshold) <= 1:
+    if (
+        not isinstance(threshold, Real)
+        or not 0 <= as_number("threshold", threshold) <= 1
+    ):
         raise ValueError(
             f"threshold={threshold!r} is no probability; pass one number from 0 to 1."
         )

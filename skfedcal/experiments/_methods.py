@@ -80,7 +80,9 @@ def chosen(
         return known
     if isinstance(methods, Mapping):
         return methods
-    unknown = [name for name in methods if name not in known]
+    if not isinstance(methods, list | tuple):
+        raise TypeError(f"{methods!r} names no methods; pass a list or a dict.")
+    unknown = [n for n in methods if not isinstance(n, str) or n not in known]
     if unknown:
         raise ValueError(
             f"Unknown name(s) {unknown}; known are {list(known)}. Pass a dict of name "

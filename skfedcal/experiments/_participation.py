@@ -10,9 +10,10 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from skfedcal._params import as_number
 from skfedcal.experiments._methods import with_defaults
 from skfedcal.experiments._results import ResultTable
-from skfedcal.experiments._splits import read_splits
+from skfedcal.experiments._splits import check_lists, read_splits
 from skfedcal.training import FedAvgClassifier
 
 DEFAULTS = {
@@ -98,6 +99,8 @@ def participation_grid(
     True
     """
     merged = with_defaults(params, DEFAULTS)
+    check_lists(shares=shares, epochs=epochs)
+    as_number("target_accuracy", target_accuracy)
     sizes = {"n_clients": n_clients, "test_size": test_size}
     runs = []
     for names, split in read_splits(X, y, [alpha], seeds, **sizes):

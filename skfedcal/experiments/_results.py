@@ -54,6 +54,23 @@ class ResultTable:
     runs: Sequence[Run]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name in ("values", "settings"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise TypeError(f"{name}={getattr(self, name)!r}: pass a dict.")
+        for name in ("keys", "runs"):
+            if not isinstance(getattr(self, name), list | tuple):
+                raise TypeError(f"{name}={getattr(self, name)!r}: pass a list.")
+        for form in self.values.values():
+            if not isinstance(form, str):
+                raise TypeError(f"values has {form!r}; pass a format such as '.2f'.")
+        for run in self.runs:
+            if not isinstance(run, Mapping):
+                raise TypeError(f"runs has {run!r}; pass a dict for each run.")
+            lacking = [key for key in self.keys if key not in run]
+            if lacking:
+                raise ValueError(f"A run has no {lacking}; these keys name its row.")
+
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One dict per row: keys, means over seeds, ``sd_`` of each and ``n_runs``.

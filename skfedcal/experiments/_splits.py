@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from skfedcal._params import as_number
 from skfedcal.compose._folds import holdout_rows
 from skfedcal.data import DirichletPartitioner, IIDPartitioner
+from skfedcal.data._arrays import distinct, read_array
 
 Array = NDArray[Any]
 Rows = tuple[Array, Array, Array]
@@ -35,9 +38,12 @@ def read_rows(X: ArrayLike | None, y: ArrayLike | None) -> tuple[Array, Array]:
         return (images / 16).astype(np.float32), labels
     if X is None or y is None:
         raise ValueError("Pass both X and y, or neither for scikit-learn's digits.")
-    rows, labels = np.asarray(X), np.asarray(y)
-    if len(rows) != len(labels):
-        raise ValueError(f"X has {len(rows)} rows but y has {len(labels)} labels.")
+    rows, labels = read_array(X, "X"), read_array(y, "y")
+    if rows.ndim < 2 or labels.shape != rows.shape[:1]:
+        raise ValueError(
+            f"X has shape {rows.shape} and y shape {labels.shape}; pass rows of "
+            "features, and one label for each."
+        )
     return rows, labels
 
 
@@ -50,11 +56,26 @@ def read_splits(
 ) -> Iterator[tuple[dict[str, Any], Split]]:
     """Yield a split for each skew and seed, with these by name ('IID' for None)."""
     rows, labels = read_rows(X, y)
+    check_lists(alphas=alphas, seeds=seeds)
+    for seed in seeds:
+        if not isinstance(seed, Integral):
+            raise TypeError(f"seeds has {seed!r}; pass whole numbers.")
+    for alpha in alphas:
+        if alpha is not None:
+            as_number("alpha", alpha)
     for alpha in alphas:
         for seed in seeds:
             name = "IID" if alpha is None else float(alpha)
             split = split_rows(rows, labels, alpha=alpha, seed=seed, **sizes)
             yield {"alpha": name, "seed": int(seed)}, split
+
+
+def check_lists(**given: Any) -> None:
+    """Raise for what has no entries to go through."""
+    for name, values in given.items():
+        listed = isinstance(values, list | tuple | range | np.ndarray)
+        if not listed or getattr(values, "shape", None) == ():
+            raise TypeError(f"{name}={values!r}: pass a list.")
 
 
 def split_rows(
@@ -71,7 +92,7 @@ def split_rows(
 
     `alpha` is the Dirichlet parameter of label skew; None deals at random.
     """
-    classes = np.unique(y)
+    classes = distinct(y, "y")
     X, test_X, y, test_y = train_test_split(
         X, y, test_size=test_size, random_state=seed, stratify=y
     )

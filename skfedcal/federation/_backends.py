@@ -6,8 +6,9 @@ import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from numbers import Integral
 from operator import add
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,8 @@ class Joblib:
         from joblib import Parallel, delayed, effective_n_jobs
 
         request.check_clients(len(cohort))
+        if not isinstance(self.n_jobs, Integral | None) or self.n_jobs == 0:
+            raise ValueError(f"n_jobs={self.n_jobs!r}: pass a whole number but 0.")
         n_parts = max(1, min(len(cohort), effective_n_jobs(self.n_jobs)))
         parts = np.array_split(cohort, n_parts)
         backend = "threading" if self.prefer == "threads" else "loky"
@@ -83,6 +86,15 @@ class Joblib:
     def _part(self, cohort: Positions) -> FederatedDataset:
         part = select(self.clients, cohort)
         return part if self.prefer == "threads" else part.compact()
+
+
+def check_engine(engine: Any, name: str) -> None:
+    """Raise for what has no clients."""
+    if isinstance(engine, type) or not hasattr(engine, "ids"):
+        raise TypeError(
+            f"{name}={engine!r} is of type {type(engine).__name__}; pass a transport "
+            "such as InProcessTransport, or a backend."
+        )
 
 
 def timed_respond(

@@ -15,7 +15,7 @@ import numpy as np
 from skfedcal._files import write_whole
 from skfedcal.exceptions import CheckpointError
 
-_FORMAT = "skfedcal-checkpoint-1"
+_FORMAT = "skfedcal-checkpoint-2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,28 @@ def save(path: str | os.PathLike[str], digest: str, checkpoint: Checkpoint) -> N
     }
     arrays = {f"state.{k}": np.asarray(v) for k, v in checkpoint.state.items()}
     for i, record in enumerate(checkpoint.records):
-        arrays.update({f"total.{i}.{k}": v for k, v in record["total"].items()})
+        arrays.update(
+            {f"total.{i}.{k}": np.asarray(v) for k, v in record["total"].items()}
+        )
+    header["content"] = content_hash(header, arrays)
     buffer = io.BytesIO()
     arrays["header"] = np.asarray(json.dumps(header))
     np.savez(buffer, **arrays)  # type: ignore[arg-type]  # stubs: one array each
     write_whole(path, lambda stream: stream.write(buffer.getvalue()))
+
+
+def content_hash(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> str:
+    """Digest of everything in the file, so that a changed value is noticed."""
+    body = {k: v for k, v in header.items() if k != "content"}
+    parts = {
+        name: [
+            array.dtype.str,
+            array.shape,
+            hashlib.sha256(array.tobytes()).hexdigest(),
+        ]
+        for name, array in arrays.items()
+    }
+    return fingerprint(header=body, arrays=parts)
 
 
 def load(path: str | os.PathLike[str], digest: str) -> Checkpoint:
@@ -81,11 +98,21 @@ def load(path: str | os.PathLike[str], digest: str) -> Checkpoint:
         ) from error
     if not known:
         raise CheckpointError(f"{path} has the unknown format {header['format']!r}.")
+    if header.get("content") != content_hash(header, arrays):
+        raise CheckpointError(
+            f"{path} was edited or damaged: its content does not match its hash. Put "
+            "the file back as it was written, or delete it to start anew, which is "
+            "paid again."
+        )
     if header["fingerprint"] != digest:
         raise CheckpointError(
             f"{path} belongs to another fit (other parameters, clients, classes or "
             "seed). Delete it, or pass another checkpoint path."
         )
+    return _read(header, arrays)
+
+
+def _read(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> Checkpoint:
     totals: list[dict[str, Any]] = [{} for _ in header["records"]]
     state = {}
     for name, value in arrays.items():
@@ -117,7 +144,14 @@ def state_fields(state: Any) -> dict[str, Any]:
 def restore_state(template: Any, saved: Mapping[str, Any]) -> Any:
     """Build a state like `template` from saved arrays."""
     values = {}
-    for name, value in state_fields(template).items():
+    expected = state_fields(template)
+    if missing := sorted(expected.keys() - saved.keys()):
+        raise CheckpointError(
+            f"The checkpoint has no {missing}: it was written by another version of "
+            "skfedcal. Use that version, or delete the file to start anew, which is "
+            "paid again."
+        )
+    for name, value in expected.items():
         array = saved[name]
         values[name] = array if isinstance(value, np.ndarray) else type(value)(array)
     return type(template)(**values)

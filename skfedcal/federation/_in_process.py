@@ -53,6 +53,13 @@ class InProcessTransport:
                 name: Site(name, sites.slice(i, i + 1), policy=_SIMULATED)
                 for i, name in enumerate(sites.names)
             }
+        if not isinstance(sites, Mapping) or not all(
+            hasattr(site, "handle") for site in sites.values()
+        ):
+            raise TypeError(
+                f"sites is of type {type(sites).__name__}; pass a FederatedDataset or "
+                "a mapping of name to Site."
+            )
         self.sites = dict(sites)
         self._n_jobs, self._on_reply = n_jobs, on_reply
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from skfedcal._params import check_flag
 from skfedcal.exceptions import FaultyClientWarning, NotEnoughClientsError
-from skfedcal.federation._backends import Positions
+from skfedcal.federation._backends import Positions, check_engine
 from skfedcal.federation._endpoint import PartialSum, Request
 from skfedcal.federation._wire import request_hash, write_request
 from skfedcal.federation._words import WordPlan, Words, add_words, request_words
@@ -96,7 +97,10 @@ class MessageBackend:
         simulate: bool = False,
         **masks: Any,
     ) -> None:
-        self.transport, self.secure, self.simulate = transport, secure, simulate
+        check_engine(transport, "transport")
+        self.transport = transport
+        self.secure = check_flag("secure", secure)
+        self.simulate = check_flag("simulate", simulate)
         self.faults: dict[Hashable, str] = {}
         self._masks = masks
         # A name that no site has seen: an old message is of another run.
@@ -266,7 +270,7 @@ class _Exchange:
 def wrong_reply(reply: Any) -> str:
     """Why a reply cannot be used; empty if it can."""
     if isinstance(reply, str):
-        return reply
+        return reply or "sent an empty text"
     size = 3 if isinstance(reply, GroupReply) else 2
     well_formed = isinstance(reply, tuple) and len(reply) == size
     if not well_formed or not all(isinstance(part, Mapping) for part in reply[:2]):

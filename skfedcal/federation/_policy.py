@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from math import fsum, inf, sqrt
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from skfedcal._params import as_number
 from skfedcal.exceptions import SiteRefusalError
 from skfedcal.federation._endpoint import Request
 from skfedcal.federation._wire import algorithm_names
@@ -109,9 +110,9 @@ class SitePolicy:
     max_values: int = 10_000_000
 
     def __post_init__(self) -> None:
-        if self.noise not in NOISES:
+        if not isinstance(self.noise, str) or self.noise not in NOISES:
             raise ValueError(f"noise={self.noise!r} is unknown; pass one of {NOISES}.")
-        if self.unit not in ("example", "client"):
+        if not isinstance(self.unit, str) or self.unit not in ("example", "client"):
             raise ValueError(f"unit={self.unit!r}: pass 'example' or 'client'.")
         for name, least in (
             ("min_clients", 1),
@@ -124,7 +125,7 @@ class SitePolicy:
                 raise ValueError(
                     f"{name}={value!r}: pass a whole number from {least} on."
                 )
-        if not 0 <= self.min_noise < inf:
+        if not 0 <= as_number("min_noise", self.min_noise) < inf:
             raise ValueError(f"min_noise={self.min_noise!r}: pass a number from 0 on.")
 
     @classmethod
@@ -155,7 +156,7 @@ class SitePolicy:
             if name in ("methods", "classes"):
                 value = _texts(key, value)
             elif known[name] is float and type(value) is int:
-                value = float(value)
+                value = as_number(key, value)
             elif type(value) is not known[name]:
                 raise ValueError(
                     f"{key}={value!r}: expected a value of type {known[name].__name__}."

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal.data._arrays import read_array
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.data._npz import read_npz
 from skfedcal.data._to_logits import check_finite, check_given, to_logits
@@ -61,7 +62,8 @@ class SiteRows:
     kind: Literal["scores", "logits", "proba", "features"] = "scores"
 
     def __post_init__(self) -> None:
-        scores, labels = np.asarray(self.scores), np.asarray(self.labels)
+        scores = read_array(self.scores, "scores")
+        labels = read_array(self.labels, "labels")
         if scores.ndim == 1:
             scores = scores[:, None]
         if scores.ndim != 2 or labels.shape != scores.shape[:1]:
@@ -130,6 +132,15 @@ class Reading:
     rows: Literal["logits", "given", "features"] = "logits"
 
     def __post_init__(self) -> None:
+        for name in ("input_type", "rows"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name}={getattr(self, name)!r} is no word.")
+        if not isinstance(self.classes, tuple) or not all(
+            isinstance(label, (str, int, float)) for label in self.classes
+        ):
+            raise TypeError(f"classes={self.classes!r}: pass a tuple of labels.")
+        if type(self.n_columns) is not int:
+            raise TypeError(f"n_columns={self.n_columns!r}: pass a whole number.")
         n_classes = len(self.classes)
         kinds = {_kind(label) for label in self.classes}
         if n_classes < 2 or len(set(self.classes)) != n_classes or len(kinds) != 1:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skfedcal.data._arrays import read_array
 from skfedcal.data._classes import ClassMap
 from skfedcal.data._to_logits import INPUT_TYPES
 from skfedcal.federation._backends import Backend, Positions
@@ -59,6 +60,11 @@ class RemoteClients:
         n_columns: int | None = None,
         n_rows: int | None = None,
     ) -> None:
+        if not hasattr(engine, "ids"):
+            raise TypeError(
+                f"engine is of type {type(engine).__name__}; pass a transport such as "
+                "InProcessTransport, or a backend."
+            )
         self._engine, self._n_columns, self._n_rows = engine, n_columns, n_rows
 
     def __len__(self) -> int:
@@ -108,7 +114,7 @@ class RemoteClients:
                 "Labels of remote clients cannot be looked at: pass `classes` with one "
                 "label per column, in column order."
             )
-        if input_type not in INPUT_TYPES:
+        if not isinstance(input_type, str) or input_type not in INPUT_TYPES:
             raise ValueError(
                 f"input_type={input_type!r} is unknown; pass one of {INPUT_TYPES}."
             )
@@ -117,7 +123,9 @@ class RemoteClients:
                 "The number of features cannot be looked at: pass "
                 "RemoteClients(..., n_columns=...)."
             )
-        labels = np.asarray(classes)
+        labels = read_array(classes, "`classes`")
+        if labels.ndim != 1:
+            raise ValueError(f"`classes` has shape {labels.shape}; pass one row.")
         agreed = Reading(
             tuple(labels.tolist()),
             input_type,  # type: ignore[arg-type]

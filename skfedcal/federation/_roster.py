@@ -11,8 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from skfedcal._files import as_path, write_whole
 from skfedcal.federation._crypto import KEY_BYTES, Ed25519PrivateKey, sign, verify
+from skfedcal.federation._plain import once
 
 FORMAT = "skfedcal roster 1"
 _NAME = re.compile(r"[\w.@-]{1,100}")
@@ -55,15 +58,22 @@ class SiteKey:
         text = json.dumps(
             {"site": self.name, "key": self.key.private_bytes_raw().hex()}
         )
+        path = as_path(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with os.fdopen(os.open(path, flags, 0o600), "w") as file:
-            file.write(text + "\n")
+            try:
+                file.write(text + "\n")
+                file.flush()
+            except OSError:
+                path.unlink(missing_ok=True)  # half of a key is none
+                raise
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SiteKey:
         """Read a key that `save` wrote."""
+        path = as_path(path)
         try:
-            found = json.loads(Path(path).read_text())
+            found = _read_json(path)
             key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(found["key"]))
             return cls(check_name(found["site"]), key)
         except (ValueError, KeyError, TypeError):
@@ -84,9 +94,14 @@ class Roster:
     sites: Mapping[str, bytes]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.sites, Mapping):
+            raise TypeError(
+                f"sites is of type {type(self.sites).__name__}; pass a mapping of "
+                "names to public keys."
+            )
         for name, public in self.sites.items():
             check_name(name)
-            if len(public) != KEY_BYTES:
+            if not isinstance(public, bytes) or len(public) != KEY_BYTES:
                 raise ValueError(f"The key of site {name!r} has not {KEY_BYTES} bytes.")
         if len(set(self.sites.values())) != len(self.sites):
             raise ValueError("Two sites of the roster have the same key.")
@@ -99,21 +114,29 @@ class Roster:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the roster as JSON."""
         keys = {name: public.hex() for name, public in sorted(self.sites.items())}
-        Path(path).write_text(
-            json.dumps({"format": FORMAT, "sites": keys}, indent=2) + "\n"
-        )
+        text = json.dumps({"format": FORMAT, "sites": keys}, indent=2) + "\n"
+        write_whole(path, lambda stream: stream.write(text.encode()))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Roster:
         """Read a roster that `save` wrote."""
+        path = as_path(path)
         try:
-            found = json.loads(Path(path).read_text())
+            found = _read_json(path)
             if found["format"] != FORMAT:
                 raise ValueError(f"its format is {found['format']!r}")
             keys = {name: bytes.fromhex(key) for name, key in found["sites"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is not a roster of sites: {error}.") from error
         return cls(keys)
+
+
+def _read_json(path: Path) -> Any:
+    """Content of a file; raises ValueError where it is none, or has a name twice."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def check_name(name: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from math import ceil, inf
 from numbers import Integral
 from typing import TYPE_CHECKING
 
+from skfedcal._params import check_flag
 from skfedcal.exceptions import SecureAggregationError
 from skfedcal.federation._cohorts import Schedule
 from skfedcal.federation._mask_plan import LARGEST_COHORT, SMALLEST_COHORT
@@ -22,13 +24,15 @@ def check_settings(runner: FederatedRunner, n_clients: int) -> None:
     ValueError
         Naming the setting.
     """
+    if not isinstance(runner.cohort, str):
+        raise TypeError(f"FederatedRunner(cohort={runner.cohort!r}): pass a word.")
     for name, low, high in (
         ("n_rounds", 1, inf),
         ("cohort_size", 1, n_clients),
         ("min_clients", 1, smallest_cohort(runner, n_clients)),
     ):
         value = getattr(runner, name)
-        if value is None:
+        if value is None and name != "min_clients":
             continue
         if not isinstance(value, Integral) or not low <= int(value) <= high:
             raise ValueError(
@@ -44,6 +48,22 @@ def check_settings(runner: FederatedRunner, n_clients: int) -> None:
             raise ValueError(
                 f"FederatedRunner({name}={value!r}): pass one of {allowed}."
             )
+    if not isinstance(runner.n_jobs, Integral | None) or runner.n_jobs == 0:
+        raise ValueError(
+            f"FederatedRunner(n_jobs={runner.n_jobs!r}): pass a whole number, or None."
+        )
+    backend = runner.backend
+    if not isinstance(backend, str | None) and not hasattr(backend, "ids"):
+        raise TypeError(
+            f"FederatedRunner(backend={backend!r}): pass 'threads', 'loky', a backend "
+            "or a transport."
+        )
+    if not isinstance(runner.checkpoint, str | os.PathLike | None):
+        raise TypeError(
+            f"FederatedRunner(checkpoint={runner.checkpoint!r}): pass a path."
+        )
+    check_flag("resume", runner.resume)
+    check_flag("secure", runner.secure)
     if runner.cohort in ("independent", "poisson") and runner.cohort_size is None:
         raise ValueError(
             f"FederatedRunner(cohort={runner.cohort!r}) draws a part of the clients: "

@@ -11,11 +11,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 
 import numpy as np
 
 from skfedcal.data._dataset import FederatedDataset
-from skfedcal.federation._backends import Backend, InProcess, Positions
+from skfedcal.federation._backends import (
+    Backend,
+    InProcess,
+    Positions,
+    check_engine,
+)
 from skfedcal.federation._endpoint import PartialSum, Request
 from skfedcal.federation._messages import (
     GroupReply,
@@ -53,10 +59,18 @@ class TreeBackend:
 
     children: Sequence[Backend]
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.children, Sequence):
+            raise TypeError(f"children={self.children!r}: pass a list of backends.")
+        for child in self.children:
+            check_engine(child, "children")
+
     @classmethod
     def over(cls, clients: FederatedDataset, size: int) -> TreeBackend:
         """Two levels over clients in this process, in cohorts of `size`."""
-        starts = range(0, len(clients), size)
+        if not isinstance(size, Integral) or size < 1:
+            raise ValueError(f"size={size!r}: pass a whole number from 1 on.")
+        starts = range(0, len(clients), int(size))
         return cls(
             [
                 InProcess(clients.slice(i, min(i + size, len(clients))), first=i)
@@ -111,6 +125,10 @@ class Aggregators:
     def __init__(
         self, transport: Transport, groups: Sequence[Sequence[Hashable]]
     ) -> None:
+        check_engine(transport, "transport")
+        listed = isinstance(groups, Sequence) and not isinstance(groups, str | bytes)
+        if not listed or not all(isinstance(group, Sequence) for group in groups):
+            raise TypeError(f"groups={groups!r}: pass a list of lists of names.")
         self._transport, self._groups = transport, [list(group) for group in groups]
         named = sorted(repr(name) for group in self._groups for name in group)
         if named != sorted(map(repr, transport.ids())):

@@ -41,7 +41,7 @@ def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return ``left @ right`` without numpy's word on invalid values."""
     # BLAS raises that flag on finite numbers too, now and then (numpy issue 24067);
     # NaN still comes out as NaN.
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         return left @ right
 
 

@@ -3,21 +3,25 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from skfedcal.data._arrays import read_array
+
 
 def check_vector(values: ArrayLike, name: str) -> np.ndarray:
     """Return a one-dimensional array without missing values."""
-    values = np.asarray(values)
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values.ravel()
-    if values.ndim != 1:
+    found = read_array(values, name)
+    if found.ndim == 2 and found.shape[1] == 1:
+        found = found.ravel()
+    if found.ndim != 1:
         raise ValueError(
-            f"{name} must be one-dimensional, got shape {values.shape}. "
+            f"{name} must be one-dimensional, got shape {found.shape}. "
             "Pass one value per row, not a one-hot array."
         )
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        row = int((~np.isfinite(values)).argmax())
-        raise ValueError(f"{name} must be finite, but row {row} is {values[row]}.")
-    return values
+    if found.dtype.kind == "c":
+        raise ValueError(f"{name} holds complex numbers; pass labels or real numbers.")
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        row = int((~np.isfinite(found)).argmax())
+        raise ValueError(f"{name} must be finite, but row {row} is {found[row]}.")
+    return found
 
 
 def encode_labels(
@@ -55,7 +59,7 @@ def _classes(values: np.ndarray) -> np.ndarray:
             return np.flatnonzero(np.bincount(shifted)) + low
     try:
         return np.unique(values)
-    except TypeError:
+    except (TypeError, ValueError):
         kinds = sorted({type(value).__name__ for value in values.tolist()})
         raise TypeError(
             f"Labels mix types that have no order ({', '.join(kinds)}). "
@@ -87,6 +91,11 @@ def _few(classes: np.ndarray) -> str:
 
 def positive_labels(y_true: np.ndarray, pos_label: object) -> tuple[np.ndarray, int]:
     """Return which rows are positive, and the column of that label when sorted."""
+    if isinstance(pos_label, np.generic):
+        pos_label = pos_label.item()
+    several = isinstance(pos_label, list | tuple) and y_true.dtype.kind != "O"
+    if isinstance(pos_label, np.ndarray) or several:
+        raise TypeError(f"pos_label={pos_label!r} is an array; pass one label.")
     classes = _classes(y_true)
     if len(classes) > 2:
         raise ValueError(
@@ -99,7 +108,13 @@ def positive_labels(y_true: np.ndarray, pos_label: object) -> tuple[np.ndarray, 
         raise ValueError(f"pos_label={pos_label!r} is not a label: {_few(classes)}.")
     # With one observed label the other one is unknown; only its side matters.
     other = [label for label in classes.tolist() if label != pos_label]
-    column = int(not other or pos_label > other[0])
+    try:
+        column = int(not other or bool(pos_label > other[0]))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"pos_label={pos_label!r} cannot be compared with the labels "
+            f"{_few(classes)}; pass one of them."
+        ) from None
     return y_true == pos_label, column
 
 

@@ -116,7 +116,7 @@ def negative_log_likelihood(
     if min_prob is None:
         min_prob = float(np.finfo(proba.dtype).eps)
     check_threshold(min_prob, "min_prob")
-    chosen = np.clip(proba_of(proba, codes), min_prob, 1.0)
+    chosen = np.clip(proba_of(proba, codes), float(min_prob), 1.0)
     with np.errstate(divide="ignore"):
         loss = -np.log(chosen)
     if weight is not None:

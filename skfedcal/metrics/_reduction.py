@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from skfedcal._params import check_flag
 from skfedcal.metrics._binning import BinSums
 from skfedcal.metrics._validation import check_choice, check_n_bins
 
@@ -27,7 +28,7 @@ class BinnedError:
         check_choice("norm", self.norm, NORMS)
         check_choice("strategy", self.strategy, STRATEGIES)
         for name in ("squared", "debias"):
-            if getattr(self, name) and self.norm != "l2":
+            if check_flag(name, getattr(self, name)) and self.norm != "l2":
                 raise ValueError(
                     f"{name}=True needs norm='l2', got norm={self.norm!r}."
                 )

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import entr
 
+from skfedcal._params import as_number, check_flag
 from skfedcal.metrics._validation import check_proba
 
 
@@ -40,7 +41,8 @@ def predictive_entropy(
     >>> predictive_entropy([[0.5, 0.5], [1.0, 0.0]], base=2)
     array([1., 0.])
     """
-    if base is not None and not (base > 0 and base != 1):
+    normalize = check_flag("normalize", normalize)
+    if base is not None and not (0 < as_number("base", base) < math.inf and base != 1):
         raise ValueError(f"base must be positive and not 1, got {base}.")
     proba = check_proba(y_prob)
     unit = math.log(proba.shape[1] if normalize else base or math.e)

@@ -8,12 +8,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_array, check_consistent_length
 
+from skfedcal.data._arrays import clear_errors, from_tensor, read_array
 from skfedcal.metrics._blocks import blocks, product
 from skfedcal.metrics._labels import check_vector, encode_labels
 
 # Rows written with four decimals pass; logits and unnormalised scores do not.
 SUM_TOLERANCE = 1e-3
 CHECK_BLOCK = 1 << 17
+
+# Bins of 1e-6 hold a row each; more of them only take memory.
+MAX_BINS = 1 << 20
 
 
 class Problem(NamedTuple):
@@ -71,19 +75,23 @@ def as_floats(y_prob: ArrayLike) -> np.ndarray:
     """Return a non-empty float32 or float64 array of one or two dimensions."""
     # check_array costs as much as the metric of a small array: not for clean input.
     if (
-        isinstance(y_prob, np.ndarray)
+        type(y_prob) is np.ndarray
         and y_prob.dtype in (np.float64, np.float32)
         and y_prob.ndim in (1, 2)
         and y_prob.size
     ):
         return y_prob
-    return check_array(
-        y_prob,
-        dtype=[np.float64, np.float32],
-        ensure_2d=False,
-        ensure_all_finite=False,
-        input_name="y_prob",
-    )
+    with clear_errors("y_prob"):
+        proba = check_array(
+            from_tensor(y_prob),
+            dtype=[np.float64, np.float32],
+            ensure_2d=False,
+            ensure_all_finite=False,
+            input_name="y_prob",
+        )
+    if not proba.ndim:
+        raise ValueError("y_prob is a single number; pass one row per example.")
+    return proba
 
 
 def _fault(proba: np.ndarray) -> str:
@@ -96,7 +104,8 @@ def _fault(proba: np.ndarray) -> str:
             f"y_prob must hold finite probabilities >= 0, but row {row}, column "
             f"{column} is {proba[row, column]}. Drop the row or pass probabilities."
         )
-    total = proba.sum(axis=1, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        total = proba.sum(axis=1, dtype=np.float64)
     row = int((abs(total - 1) > SUM_TOLERANCE / 2).argmax())
     return (
         f"The rows of y_prob must sum to 1 (within {SUM_TOLERANCE}), but row {row} "
@@ -109,7 +118,7 @@ def check_weight(sample_weight: ArrayLike | None, n_samples: int) -> np.ndarray 
     """Return float64 weights, at least one of them positive, or None."""
     if sample_weight is None:
         return None
-    weight = check_vector(sample_weight, "sample_weight").astype(np.float64, copy=False)
+    weight = read_array(sample_weight, "sample_weight", np.float64)
     weight = check_vector(weight, "sample_weight")
     if len(weight) != n_samples:
         raise ValueError(
@@ -123,6 +132,12 @@ def check_weight(sample_weight: ArrayLike | None, n_samples: int) -> np.ndarray 
         )
     if not weight.any():
         raise ValueError("sample_weight is 0 for every row; nothing is left to score.")
+    # Sums of a few weights, and of their squares, must stay numbers.
+    if not 1e-150 < weight.max() < 1e150 / n_samples:
+        raise ValueError(
+            f"The largest sample_weight is {weight.max():g}; scale the weights to "
+            "about 1."
+        )
     return weight
 
 
@@ -134,11 +149,13 @@ def check_n_bins(n_bins: int) -> None:
         )
     if n_bins < 1:
         raise ValueError(f"n_bins must be at least 1, got {n_bins}.")
+    if n_bins > MAX_BINS:
+        raise ValueError(f"n_bins must be at most {MAX_BINS}, got {n_bins}.")
 
 
 def check_choice(name: str, value: object, choices: Collection[object]) -> None:
     """Raise unless `value` is one of `choices`."""
-    if value not in choices:
+    if isinstance(value, np.ndarray) or value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name} must be one of {listed}; got {value!r}.")
 

@@ -107,6 +107,14 @@ class FedDisplay:
         return self.ax_
 
 
+def check_histogram(hist: Any) -> None:
+    """Raise for what cannot be drawn."""
+    if not isinstance(hist, ScoreHistogram):
+        raise TypeError(
+            f"hist is of type {type(hist).__name__}; pass a ScoreHistogram."
+        )
+
+
 def pyplot() -> Any:
     """Import matplotlib, or say how to get it."""
     try:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from skfedcal.data._arrays import distinct, join, read_array
+from skfedcal.metrics._labels import check_vector
 from skfedcal.plotting._base import pyplot
 
 Array = NDArray[Any]
 
 # Inches of one picture.
 _WIDTH, _HEIGHT = 4.2, 4.0
+# Squares of distances are taken, in float32.
+_LARGEST = 1e15
 
 
 def plot_confusion_matrices(
@@ -57,9 +62,18 @@ def plot_confusion_matrices(
     """
     from sklearn.metrics import ConfusionMatrixDisplay
 
-    truth = np.asarray(y_true)
+    truth = check_vector(y_true, "y_true")
     axes = _axes(axes, predictions)
-    labels = np.unique(np.concatenate([truth, *map(np.asarray, predictions.values())]))
+    found_labels = {
+        name: check_vector(found, f"Predictions of {name!r}")
+        for name, found in predictions.items()
+    }
+    for name, found in found_labels.items():
+        if len(found) != len(truth):
+            raise ValueError(
+                f"{name!r} has {len(found)} predictions for {len(truth)} labels."
+            )
+    labels = distinct(join([truth, *found_labels.values()], "Labels"), "Labels")
     # More classes than this leave no room for numbers.
     shown = {
         "labels": labels,
@@ -69,7 +83,7 @@ def plot_confusion_matrices(
         "values_format": "d" if normalize is None else ".2f",
         "text_kw": {"fontsize": 7},
     }
-    for ax, (name, found) in zip(axes, predictions.items(), strict=True):
+    for ax, (name, found) in zip(axes, found_labels.items(), strict=True):
         ConfusionMatrixDisplay.from_predictions(
             truth, found, ax=ax, normalize=normalize, **{**shown, **kwargs}
         )
@@ -126,12 +140,29 @@ def plot_tsne(
     from sklearn.utils import check_random_state
 
     rng = check_random_state(random_state)
-    names, codes = np.unique(np.asarray(labels), return_inverse=True)
+    names, codes = distinct(
+        check_vector(labels, "labels"), "labels", return_inverse=True
+    )
+    if not isinstance(max_rows, Integral) or max_rows < 1:
+        raise ValueError(f"max_rows={max_rows!r}: pass a whole number from 1 on.")
     drawn = np.sort(rng.permutation(len(codes))[:max_rows])
     seed = int(rng.randint(2**31 - 1))
     axes = _axes(axes, features)
     for ax, (name, rows) in zip(axes, features.items(), strict=True):
-        chosen = np.asarray(rows)[drawn]
+        table = read_array(rows, f"Features of {name!r}", np.float64)
+        if table.ndim != 2 or len(table) != len(codes):
+            raise ValueError(
+                f"Features of {name!r} have shape {table.shape}; pass a matrix with "
+                f"one row for each of {len(codes)} labels."
+            )
+        if not (np.abs(table) < _LARGEST).all():
+            raise ValueError(
+                f"Features of {name!r} are not finite, or above {_LARGEST:g}."
+            )
+        chosen = table[drawn]
+        # scikit-learn's tree of points that are all one does not end.
+        if not np.ptp(chosen, axis=0).max() > 1e-9 * np.abs(chosen).max(initial=1e-90):
+            raise ValueError(f"Features of {name!r} are the same in all rows.")
         places = TSNE(**{"init": "pca", "random_state": seed, **kwargs}).fit_transform(
             chosen
         )
@@ -153,7 +184,7 @@ def _scatter(ax: Any, places: Array, codes: Array, names: Array) -> None:
 
 def _axes(axes: Any, models: Mapping[str, Any]) -> Any:
     """Axes that are given, or a row of new ones."""
-    if not models:
+    if not isinstance(models, Mapping) or not models:
         raise ValueError("Pass at least one model: a dict of name and array.")
     if axes is None:
         size = (_WIDTH * len(models), _HEIGHT)

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from skfedcal.plotting._bands import Array, band, precision, rate
-from skfedcal.plotting._base import BAND_ALPHA, FedDisplay, with_interval
+from skfedcal.plotting._base import (
+    BAND_ALPHA,
+    FedDisplay,
+    check_histogram,
+    with_interval,
+)
 
 if TYPE_CHECKING:
     from skfedcal.evaluation._estimate import Estimate
@@ -127,6 +132,7 @@ class FedPrecisionRecallDisplay(FedDisplay):
         -------
         FedPrecisionRecallDisplay
         """
+        check_histogram(hist)
         curve, (low, high) = hist.pr_curve(), _band(hist, ci)
         total = float(hist.counts_.sum())
         share = float(hist.counts_[1].sum()) / total if total > 0 else np.nan

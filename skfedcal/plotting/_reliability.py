@@ -9,7 +9,7 @@ import numpy as np
 
 from skfedcal.evaluation._answers import check_bins
 from skfedcal.plotting._bands import Array
-from skfedcal.plotting._base import FedDisplay
+from skfedcal.plotting._base import FedDisplay, check_histogram
 
 if TYPE_CHECKING:
     from skfedcal.evaluation._histogram import ScoreHistogram
@@ -127,6 +127,7 @@ class FedReliabilityDisplay(FedDisplay):
         -------
         FedReliabilityDisplay
         """
+        check_histogram(hist)
         points = hist.reliability(n_bins, strategy=strategy, ci=ci)
         display = cls(
             prob_true=points.prob_true,

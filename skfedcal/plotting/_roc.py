@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from skfedcal.plotting._bands import Array, band, rate
-from skfedcal.plotting._base import BAND_ALPHA, FedDisplay, with_interval
+from skfedcal.plotting._base import (
+    BAND_ALPHA,
+    FedDisplay,
+    check_histogram,
+    with_interval,
+)
 
 if TYPE_CHECKING:
     from skfedcal.evaluation._estimate import Estimate
@@ -121,6 +126,7 @@ class FedRocDisplay(FedDisplay):
         -------
         FedRocDisplay
         """
+        check_histogram(hist)
         curve = hist.roc_curve()
         negatives, positives = hist.counts_.sum(axis=1)
         low, high = band(

@@ -25,9 +25,14 @@ if TYPE_CHECKING:
     from skfedcal.privacy._ledger import PrivacyLedger
     from skfedcal.privacy._models import CentralDP, SecureAggregation
     from skfedcal.privacy._report import PrivacyReport
+    from skfedcal.privacy.audits._estimator import audit_estimator
+    from skfedcal.privacy.audits._one_run import audit_one_run
+    from skfedcal.privacy.audits._result import AuditResult
+    from skfedcal.privacy.audits._two_worlds import audit
 
 # Written out for type checkers; a test compares it with the lazy table below.
 __all__ = [
+    "AuditResult",
     "CentralDP",
     "DistributedDP",
     "GaussianEvent",
@@ -39,6 +44,9 @@ __all__ = [
     "SampledGaussianEvent",
     "SecureAggregation",
     "SourceDP",
+    "audit",
+    "audit_estimator",
+    "audit_one_run",
     "calibrate",
     "compose_epsilon",
     "gdp_delta",
@@ -68,5 +76,9 @@ __getattr__, __dir__, _names = attach(
         "_ledger": ["PrivacyLedger"],
         "_models": ["CentralDP", "SecureAggregation"],
         "_report": ["PrivacyReport"],
+        "audits._estimator": ["audit_estimator"],
+        "audits._one_run": ["audit_one_run"],
+        "audits._result": ["AuditResult"],
+        "audits._two_worlds": ["audit"],
     },
 )

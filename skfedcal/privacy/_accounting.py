@@ -3,15 +3,15 @@
 import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from skfedcal._params import as_number
 from skfedcal.exceptions import PrivacyWarning
 from skfedcal.privacy._conversions import (
-    MAX_CHARGED_EPS,
     LatticeSlack,
     check_count,
     gdp_delta,
@@ -36,6 +36,7 @@ from skfedcal.privacy._pld import (
     pld_multiplier,
     require_pld,
 )
+from skfedcal.privacy._slack import charged_note
 
 __all__ = [
     "LatticeSlack",
@@ -153,7 +154,8 @@ def calibrate(
     """
     _check_budget(eps, delta)
     check_count("n_rounds", n_rounds, 1)
-    if not 0 < sampling_rate <= 1:
+    check_count("n_values", n_values, 0)
+    if not 0 < as_number("sampling_rate", sampling_rate) <= 1:
         raise ValueError(
             f"sampling_rate={sampling_rate!r} is out of range; "
             "pass 0 < sampling_rate <= 1."
@@ -168,8 +170,8 @@ def calibrate(
     else:
         mu = _total_mu(name, inner_eps, inner_delta)
         z = math.sqrt(n_rounds) / mu
-    if n_values and eps > MAX_CHARGED_EPS:
-        notes += (f"eps={eps:g}: the error of the noise tables is charged for eps=40",)
+    if n_values:
+        notes += charged_note(eps)
     rate = float(sampling_rate)
     return NoisePlan(eps, delta, z, n_rounds, rate, name, mu, *slack, notes)
 
@@ -223,6 +225,7 @@ def compose_epsilon(events: Sequence[PrivacyEvent], delta: float) -> float:
         to the Gaussian eps, zCDP, and dp-accounting if it is installed. Infinite if
         the slack of the events is more than `delta`.
     """
+    events = _check_events(events)
     eps_slack = math.fsum(event.eps_slack for event in events)
     delta_slack = math.fsum(event.delta_slack for event in events)
     _check_delta(delta)
@@ -314,12 +317,24 @@ def _costs(event: PrivacyEvent) -> bool:
     return _mu_squared(event) > 0 or (isinstance(event, PureEvent) and event.eps > 0)
 
 
+def _check_events(events: Sequence[PrivacyEvent]) -> tuple[PrivacyEvent, ...]:
+    kinds = (GaussianEvent, PureEvent, SampledGaussianEvent)
+    one = not isinstance(events, Iterable) or getattr(events, "shape", None) == ()
+    found: tuple[PrivacyEvent, ...] = (events,) if one else tuple(events)  # type: ignore[assignment]
+    for event in found:
+        if not isinstance(event, kinds):
+            raise TypeError(
+                f"events holds a {type(event).__name__}; pass a list of privacy events."
+            )
+    return found
+
+
 def _check_budget(eps: float, delta: float) -> None:
-    if not 0 < eps < math.inf:
+    if not 0 < as_number("eps", eps) < math.inf:
         raise ValueError(f"eps={eps!r} is not a budget; pass a finite eps > 0.")
     _check_delta(delta)
 
 
 def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
+    if not 0 < as_number("delta", delta) < 1:
         raise ValueError(f"delta={delta!r} is out of range; pass 0 < delta < 1.")

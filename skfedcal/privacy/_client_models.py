@@ -57,8 +57,8 @@ class DistributedDP(FrozenParams):
         them alone make up the noise, and further ones add to it. A round that fewer
         clients answer is refused. None is all clients: no client may drop out.
     adjacency : {'zero-out', 'add-remove', 'replace'}, default='zero-out'
-        What a neighbouring data set does with a unit: send zeros, not exist, or send
-        anything else, which doubles the noise.
+        What a neighbouring data set does with a unit: send zeros, not exist (for
+        ``unit='example'`` only), or send anything else, which doubles the noise.
     unit : {'client', 'example'}, default='client'
         What is hidden: all rows of a client, or one row.
     mode : {'fast', 'faithful'}, default='fast'
@@ -89,6 +89,8 @@ class DistributedDP(FrozenParams):
 
     def validate(self) -> None:
         """Raise for a value that cannot be."""
+        from skfedcal.privacy._distributed import refuse_absence
+
         check_eps(self.eps)
         check_delta(self.delta)
         check_choices(
@@ -96,6 +98,7 @@ class DistributedDP(FrozenParams):
             unit=(self.unit, ("client", "example")),
             mode=(self.mode, _MODES),
         )
+        refuse_absence(self.adjacency, self.unit)
         for name, value, least in (
             ("n_min", 1 if self.n_min is None else self.n_min, 1),
             ("max_colluders", self.max_colluders, 0),
@@ -200,12 +203,8 @@ class DistributedDP(FrozenParams):
     def _assumed(self, plan: ReleasePlan, n_min: int) -> tuple[str, ...]:
         from skfedcal.privacy._distributed import survivors_assumed
 
-        known = list(survivors_assumed(n_min, self._n_shares(n_min)))
-        if self.unit == "example":
-            known.extend(rows_known(self.unit))
-        if self.adjacency == "add-remove":
-            known.append("the number of clients that answer is public")
-        return (*known, *no_credit(plan))
+        known = survivors_assumed(n_min, self._n_shares(n_min))
+        return (*known, *rows_known(self.unit), *no_credit(plan))
 
 
 @dataclass(frozen=True)

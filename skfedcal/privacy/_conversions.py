@@ -7,6 +7,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr, ndtri
 
+from skfedcal._params import as_number
 from skfedcal.privacy._slack import (
     MAX_CHARGED_EPS,
     LatticeSlack,
@@ -35,6 +36,10 @@ _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(16)
 # Below this mu the two terms of delta are close and their difference is integrated.
 _SMALL_MU = 0.5
 _TINY = 5e-324
+# Where products with them still are floats.
+_LEAST_EPS, _LARGEST_EPS, _LEAST_RHO = 1e-100, 1e100, 1e-200
+# From here on rounding hides the difference between eps and its upper bound.
+_ROUNDED_EPS = 1e15
 
 
 def gdp_delta(mu: float, eps: float) -> float:
@@ -97,6 +102,8 @@ def gdp_epsilon(mu: float, delta: float) -> float:
         return 0.0
     # Here Phi(-u) = delta, and the second term of delta only takes away.
     top = mu * (mu / 2 - float(ndtri(delta)))
+    if top > _ROUNDED_EPS:
+        return top
     return _root(lambda eps: _log_ratio(gdp_delta(mu, eps), delta), 0.0, top)
 
 
@@ -115,6 +122,8 @@ def gdp_mu(eps: float, delta: float) -> float:
     float
     """
     eps, delta = _finite(eps=_at_least_zero(eps=eps)), _fraction(delta=delta)
+    if eps > _LARGEST_EPS:
+        raise ValueError(f"eps={eps!r} is no budget; pass at most {_LARGEST_EPS:g}.")
     z = -float(ndtri(delta))
     root = math.sqrt(z * z + 2 * eps)
     # Two lower bounds: Phi(-u) >= delta(mu), and delta(mu) <= mu/sqrt(2 pi).
@@ -148,7 +157,7 @@ def zcdp_delta(rho: float, eps: float) -> float:
     rho, eps = _at_least_zero(rho=rho), _at_least_zero(eps=eps)
     if rho == 0 or eps == math.inf:
         return 0.0
-    if rho == math.inf:
+    if rho > _LARGEST_EPS:
         return 1.0
     return math.exp(min(0.0, _zcdp_log_delta(rho, eps)))
 
@@ -174,6 +183,8 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         return 0.0
     log_delta = math.log(delta)
     top = rho + 2 * math.sqrt(-rho * log_delta)  # the simple bound of Bun and Steinke
+    if top > _LARGEST_EPS:
+        return top
     return _root(lambda eps: _zcdp_log_delta(rho, eps) - log_delta, 0.0, top)
 
 
@@ -192,8 +203,10 @@ def zcdp_rho(eps: float, delta: float) -> float:
     float
     """
     eps, delta = _finite(eps=_at_least_zero(eps=eps)), _fraction(delta=delta)
-    if eps == 0:
-        raise ValueError("eps=0 leaves no rho; pass eps > 0.")
+    if not _LEAST_EPS <= eps <= _LARGEST_EPS:
+        raise ValueError(
+            f"eps={eps!r} leaves no rho; pass {_LEAST_EPS:g} to {_LARGEST_EPS:g}."
+        )
     log_delta = math.log(delta)
     low = (eps / (math.sqrt(eps - log_delta) + math.sqrt(-log_delta))) ** 2
     high = low
@@ -203,13 +216,17 @@ def zcdp_rho(eps: float, delta: float) -> float:
 
 
 def _zcdp_log_delta(rho: float, eps: float) -> float:
+    rho, eps = max(rho, _LEAST_RHO), min(eps, _LARGEST_EPS)  # both raise delta
+
     def slope(t: float) -> float:  # in the order a = 1 + exp(t)
         a_minus_1 = math.exp(t)
         return rho * (2 * a_minus_1 + 1) - eps + t - math.log1p(a_minus_1)
 
     low = min(-1.0, eps - 2 * rho) - 1
     high = math.log(eps / (2 * rho) + 1 / math.sqrt(2 * rho))
-    t = brentq(slope, low, max(high, low + 1), xtol=1e-12)
+    if eps > 1e9:  # its rounding hides the other terms
+        high += 1.0
+    t = brentq(slope, low, max(high, low + 1), xtol=1e-12, maxiter=500)
     a_minus_1 = math.exp(t)
     log_a = math.log1p(a_minus_1)
     return a_minus_1 * ((a_minus_1 + 1) * rho - eps + t - log_a) - log_a
@@ -225,20 +242,20 @@ def _log_ratio(value: float, target: float) -> float:
 
 def _at_least_zero(**value: float) -> float:
     ((name, number),) = value.items()
-    if not number >= 0:
+    if not as_number(name, number) >= 0:
         raise ValueError(f"{name}={number!r} is out of range; pass {name} >= 0.")
     return float(number)
 
 
 def _finite(**value: float) -> float:
     ((name, number),) = value.items()
-    if math.isinf(number):
+    if math.isinf(as_number(name, number)):
         raise ValueError(f"{name}={number!r} asks for no privacy; pass a finite one.")
     return number
 
 
 def _fraction(**value: float) -> float:
     ((name, number),) = value.items()
-    if not 0 < number < 1:
+    if not 0 < as_number(name, number) < 1:
         raise ValueError(f"{name}={number!r} is out of range; pass 0 < {name} < 1.")
     return float(number)

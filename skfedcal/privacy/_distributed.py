@@ -27,6 +27,16 @@ _GAP = (512 // 4) ** 2
 _FEW = 16
 
 
+def refuse_absence(adjacency: str, unit: str) -> None:
+    """Raise where a client would take its share of the noise away with it."""
+    if adjacency == "add-remove" and unit == "client":
+        raise ValueError(
+            "DistributedDP(adjacency='add-remove') cannot hide whether a client "
+            "exists: its share of the noise would be missing with it. Pass 'zero-out', "
+            "where the number of clients is public, or unit='example'."
+        )
+
+
 def survivors_assumed(n_min: int, n_shares: int) -> tuple[str, ...]:
     """What must hold for noise that is made of the shares of honest clients."""
     return (

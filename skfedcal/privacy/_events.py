@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
+from skfedcal._params import as_number
+
 __all__ = [
     "GaussianEvent",
     "PrivacyEvent",
@@ -34,7 +36,7 @@ class _Slack:
     def _check(self, *names: str) -> None:
         for name in (*names, "eps_slack", "delta_slack"):
             value = getattr(self, name)
-            if not 0 <= value < math.inf:
+            if not 0 <= as_number(name, value) < math.inf:
                 raise ValueError(
                     f"{name}={value!r} of a {type(self).__name__} is out of range; "
                     "pass a finite number >= 0."
@@ -107,7 +109,7 @@ class SampledGaussianEvent(_Slack):
         self._check("noise_multiplier")
         if self.noise_multiplier == 0:
             raise ValueError("noise_multiplier=0 is no noise; pass a number > 0.")
-        if not 0 < self.sampling_rate <= 1:
+        if not 0 < as_number("sampling_rate", self.sampling_rate) <= 1:
             raise ValueError(
                 f"sampling_rate={self.sampling_rate!r} is out of range; "
                 "pass 0 < sampling_rate <= 1."

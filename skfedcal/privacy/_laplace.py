@@ -13,6 +13,7 @@ from skfedcal.privacy._codec import BlockCode, Codec, Integers
 from skfedcal.privacy._events import PureEvent
 from skfedcal.privacy._paid import PaidSum, Spec, refuse_plan
 from skfedcal.privacy._report import PrivacyReport
+from skfedcal.privacy._slack import charged_note
 
 if TYPE_CHECKING:
     from skfedcal.privacy._entropy import Entropy
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 _REAL_SCALE = 2.0**24
 # Largest bound in lattice steps, half of what the codec allows.
 _REAL_RADIUS = 2.0**29
+
+# Beyond this the variance, and sums of several, are no floats.
+_LARGEST_SCALE = 1e150
 # For rounding when a budget is divided.
 _MARGIN = 1e-12
 
@@ -101,7 +105,7 @@ class LatticeLaplace(PaidSum):
     ) -> None:
         super().__init__(**account)
         self.budget = budget
-        self._assumptions = assumptions
+        self._assumptions = (*assumptions, *charged_note(budget.eps))
         self._model = model
         self._multiplier = 0.0
 
@@ -210,6 +214,8 @@ class LatticeLaplace(PaidSum):
             return 1.0
         assert block.clip is not None
         noise = self._reach * block.sensitivity / eps
+        if not noise < _LARGEST_SCALE:
+            raise ValueError(f"eps={eps!r} is too small for any noise; pass a larger.")
         finest = max(noise / self._real_scale / 2, block.clip / _REAL_RADIUS)
         return float(2.0 ** ceil(log2(finest)))
 
@@ -246,6 +252,11 @@ def laplace_variance(scale: float) -> float:
 def _scale(reach: int, eps: float) -> float:
     """Least float with ``reach / scale <= eps``."""
     scale = reach / eps
+    if not scale < _LARGEST_SCALE:
+        raise ValueError(
+            f"eps={eps!r} asks for noise of scale {scale:g}, which no number holds; "
+            "pass a larger eps."
+        )
     while Fraction(reach) > Fraction(eps) * Fraction(scale):
         scale = nextafter(scale, float("inf"))
     return scale

@@ -20,6 +20,7 @@ from skfedcal.privacy._ledger_records import (
     check_budget,
     check_delta,
     check_entry,
+    check_head,
     head_of,
     same_release,
 )
@@ -43,7 +44,7 @@ class PrivacyLedger:
     crash can lose a release that was paid, never the payment. Each record carries a
     hash of all records before it: a damaged or edited file is refused. Removing the
     last records, or computing all hashes anew, cannot be seen in the file itself; write
-    down :attr:`head` elsewhere and pass it to :meth:`verify`.
+    down :attr:`head` elsewhere and pass it as `head`, or to :meth:`verify`.
 
     Parameters
     ----------
@@ -56,6 +57,9 @@ class PrivacyLedger:
     require_secure : bool or "auto", default="auto"
         Whether to refuse debits for noise drawn from a seed. "auto" refuses them if
         `path` is given.
+    head : str, default=None
+        A :attr:`head` written down earlier. A file in which it does not occur is
+        refused: it was cut, or put back to an older copy.
 
     Attributes
     ----------
@@ -93,8 +97,10 @@ class PrivacyLedger:
         *,
         budget: tuple[float, float] | None = None,
         require_secure: bool | Literal["auto"] = "auto",
+        head: str | None = None,
     ) -> None:
-        if require_secure not in (True, False, "auto"):
+        listed = getattr(require_secure, "shape", ()) == ()  # no array of answers
+        if not listed or require_secure not in (True, False, "auto"):
             raise ValueError(
                 f"require_secure must be True, False or 'auto'; got {require_secure!r}."
             )
@@ -105,8 +111,9 @@ class PrivacyLedger:
         self._lock = threading.Lock()
         self._store = MemoryStore() if self.path is None else FileStore(self.path)
         self._totals = Totals([])
+        self._pinned = head
         _LEDGERS.add(self)
-        self.verify()
+        self.verify(head)
 
     def debit(
         self,
@@ -224,6 +231,7 @@ class PrivacyLedger:
             A :attr:`head` written down earlier; it must occur in the ledger, else the
             file was rolled back to an older copy.
         """
+        check_head(head)
         with self._lock:
             self._store.forget()
         with self._session() as totals:
@@ -279,7 +287,7 @@ class PrivacyLedger:
                 "second account. Give it a file, PrivacyLedger(path), to use it from "
                 "several processes or to save an estimator that holds it."
             )
-        return _reopen, (self.path, self.budget, self.require_secure)
+        return _reopen, (self.path, self.budget, self.require_secure, self._pinned)
 
     @contextmanager
     def _session(self, *, write: bool = False) -> Iterator[Totals]:
@@ -319,5 +327,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_after_fork)
 
 
-def _reopen(path: str, budget: tuple[float, float] | None, secure: Any) -> Any:
-    return PrivacyLedger(path, budget=budget, require_secure=secure)
+def _reopen(
+    path: str,
+    budget: tuple[float, float] | None,
+    secure: Any,
+    head: str | None = None,
+) -> PrivacyLedger:
+    return PrivacyLedger(path, budget=budget, require_secure=secure, head=head)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from skfedcal._files import as_path
 from skfedcal.exceptions import LedgerCorruptedError
 from skfedcal.privacy._ledger_records import (
     GENESIS,
@@ -218,7 +219,8 @@ class FileStore:
         for i, raw in enumerate(lines, 1):
             at_end = i == len(lines)
             try:
-                record = check(self._parse(raw, at_end), raw, self.records)
+                torn = at_end and (bool(rest) or _lost_pages(raw))
+                record = check(self._parse(raw, torn), raw, self.records)
             except _TornLine:
                 return
             except LedgerCorruptedError as error:
@@ -230,14 +232,14 @@ class FileStore:
             line = raw if at_end and rest else raw + b"\n"
             self._accept(record, line, self._end + len(line))
 
-    def _parse(self, raw: bytes, at_end: bool) -> object:
+    def _parse(self, raw: bytes, torn: bool) -> object:
         try:
             return parse(raw)
         except (ValueError, RecursionError):
             # A first line is torn only if it began as a record: never cut a file
             # that is something else.
             begun = raw[: len(LINE_START)] == LINE_START[: len(raw)]
-            if at_end and (self.records or begun or not raw.strip(b"\0")):
+            if torn and (self.records or begun or not raw.strip(b"\0")):
                 raise _TornLine from None
             raise LedgerCorruptedError("is not a ledger record") from None
 
@@ -286,9 +288,18 @@ class FileStore:
             raise OSError(error.errno, text, self.path) from error
 
 
+def _lost_pages(line: bytes) -> bool:
+    """Tell whether a line with its end may be what a power failure leaves.
+
+    Its first page, or one in the middle, is zeros then. Any other line that reached its
+    end was acknowledged: it is damaged if it cannot be read, and not torn.
+    """
+    return not line.strip() or line.startswith(bytes(2)) or bytes(512) in line
+
+
 def check_path(path: str | os.PathLike[str]) -> str:
     """Return the absolute path of a file that exists or can be made."""
-    full = os.path.abspath(os.fspath(path))
+    full = os.path.abspath(as_path(path))
     if os.path.isdir(full):
         text = "A privacy ledger needs a file, but this is a directory"
         raise IsADirectoryError(errno.EISDIR, text, full)

@@ -110,6 +110,13 @@ def check_entry(entry: Record) -> Record:
     return entry
 
 
+def check_head(head: str | None) -> None:
+    if head is not None and not isinstance(head, str):
+        raise TypeError(
+            f"head must be the text of PrivacyLedger.head, 64 digits; got {head!r}."
+        )
+
+
 def check_budget(budget: tuple[float, float]) -> tuple[float, float]:
     try:
         eps, delta = (float(value) for value in budget)

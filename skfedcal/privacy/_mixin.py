@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.utils import check_random_state
 
-from skfedcal._params import FrozenParams
+from skfedcal._params import FrozenParams, as_number
 from skfedcal._sklearn_compat import (
     Interval,
     StrOptions,
@@ -92,7 +92,7 @@ class PrivacyMixin:
                     f"Both eps={self.eps!r}, delta={self.delta!r} and privacy={model!r}"
                     " are given; put the budget into the privacy object."
                 )
-        elif self.eps is None or np.isinf(self.eps):
+        elif self.eps is None or as_number("eps", self.eps) == np.inf:
             if self.delta is not None:
                 raise ValueError(
                     f"delta={self.delta!r} is given without eps, so nothing would be "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from skfedcal._params import FrozenParams
+from skfedcal._params import FrozenParams, as_number
 from skfedcal.exceptions import PrivacyWarning
 from skfedcal.privacy._mechanisms import ExactSum, LatticeGaussian, SumMechanism
 
@@ -269,7 +269,7 @@ def usual_delta(
         return min(1e-5, 1 / (10 * n_units))
     if n_units > 1 and delta >= 1 / n_units:
         raise ValueError(
-            f"delta={delta:g} allows to publish one of the {n_units} "
+            f"delta={float(delta):g} allows to publish one of the {n_units} "
             f"{unit}s outright; pass a delta far below 1/{n_units}, or None."
         )
     if not quiet and n_units > 1 and delta > 1 / (10 * n_units):
@@ -300,10 +300,11 @@ def check_model(privacy: object) -> None:
 
 def check_eps(eps: object) -> None:
     """Raise for what is no budget."""
-    if not _is_real(eps) or not 0 < eps < float("inf"):  # type: ignore[operator]
+    # With less the scale of the noise, or its variance, would be no float.
+    if not _is_real(eps) or not 1e-100 <= as_number("eps", eps) < float("inf"):
         raise ValueError(
-            f"eps={eps!r} is not a privacy budget; pass a finite number > 0, "
-            "or eps=None for no privacy."
+            f"eps={eps!r} is not a privacy budget; pass a finite number > 0 "
+            "(from 1e-100 on), or eps=None for no privacy."
         )
 
 
@@ -318,7 +319,7 @@ def check_delta(delta: object) -> None:
 def check_choices(**choices: tuple[object, tuple[str, ...]]) -> None:
     """Raise for a value that is none of those allowed."""
     for name, (value, allowed) in choices.items():
-        if value not in allowed:
+        if not isinstance(value, str) or value not in allowed:
             raise ValueError(f"{name}={value!r} is unknown; pass one of {allowed}.")
 
 

@@ -81,6 +81,8 @@ class SiteLedger(PrivacyLedger):
         Most that the site gives away in all.
     require_secure : bool or 'auto', default='auto'
         Whether to refuse debits for noise drawn from a seed.
+    head : str, default=None
+        A head written down earlier; a file in which it does not occur is refused.
 
     Examples
     --------
@@ -113,6 +115,9 @@ class SiteLedger(PrivacyLedger):
 
 
 def _reopen(
-    path: str | os.PathLike[str], budget: tuple[float, float] | None, secure: Any
+    path: str | os.PathLike[str],
+    budget: tuple[float, float] | None,
+    secure: Any,
+    head: str | None = None,
 ) -> SiteLedger:
-    return SiteLedger(path, budget=budget, require_secure=secure)
+    return SiteLedger(path, budget=budget, require_secure=secure, head=head)

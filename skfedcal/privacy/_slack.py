@@ -16,6 +16,7 @@ from skfedcal.privacy._samplers import (
 __all__ = [
     "MAX_CHARGED_EPS",
     "LatticeSlack",
+    "charged_note",
     "check_count",
     "lattice_slack",
     "table_slack",
@@ -107,6 +108,14 @@ def lattice_slack(n_values: int, n_shares: int | None = None) -> LatticeSlack:
     bound = 9 / variance
     deviation = bound * math.sqrt(2 * n_values * _HOEFFDING_EXPONENT)
     return LatticeSlack(2 * (n_values * bound**2 + deviation), delta)
+
+
+def charged_note(eps: float) -> tuple[str, ...]:
+    """Say so where the error of the tables is charged for less than `eps`."""
+    if eps <= MAX_CHARGED_EPS:
+        return ()
+    charged = f"is charged for eps={MAX_CHARGED_EPS:g}"
+    return (f"eps={eps:g}: the error of the noise tables {charged}",)
 
 
 def check_count(name: str, value: int, least: int) -> None:

@@ -60,7 +60,10 @@ def build_network(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             made = _make(module, dict(params or {}), row_shape, n_classes)
-    made = made.to(device)
+    try:
+        made = made.to(device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r}: {error}") from error
     refuse_batch_statistics(made)
     if not any(param.requires_grad for param in made.parameters()):
         raise ValueError(
@@ -117,7 +120,12 @@ def _make(
         from skfedcal.training._models import build
 
         return build(module, row_shape, n_classes, **params)
-    made = module(**params)
+    try:
+        made = module(**params)
+    except TypeError as error:
+        raise TypeError(
+            f"module={module!r} cannot be called with module_params={params!r}: {error}"
+        ) from error
     if not isinstance(made, nn.Module):
         raise TypeError(
             f"module={module!r} made a {type(made).__name__}; it must make a "

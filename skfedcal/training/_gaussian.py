@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from skfedcal import _logits
 from skfedcal.algorithms._class_statistics import MomentState
+from skfedcal.data._arrays import read_array
 from skfedcal.training._statistics import ClassStatistics, unpacked
 
 Array = NDArray[np.float64]
@@ -49,7 +50,7 @@ def given_prior(prior: Any, n_classes: int) -> Array | None:
     if isinstance(prior, str):
         same = np.full(n_classes, 1 / n_classes)
         return same if prior == "uniform" else None
-    given = np.asarray(prior, dtype=np.float64)
+    given = read_array(prior, "prior", np.float64)
     wrong = given.shape != (n_classes,) or not (given >= 0).all()
     if wrong or abs(given.sum() - 1) > 1e-6:
         raise ValueError(

@@ -155,7 +155,7 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
         "method": [StrOptions({"lda", "qda", "sample"})],
         "prior": [StrOptions({"empirical", "uniform"}), "array-like"],
         "shrinkage": [Interval(Real, 0, 1, closed="both")],
-        "n_virtual": [Interval(Integral, 1, None, closed="left")],
+        "n_virtual": [Interval(Integral, 1, 10**6, closed="both")],
         "max_norm": [CLIP_RANGE, None],
         "classes": ["array-like", None],
         "runner": [FederatedRunner, None],

@@ -1,6 +1,7 @@
 """The last layer from class statistics, at the end and in between."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from sklearn.base import clone
@@ -63,8 +64,8 @@ def fit_head(trainer, clients, entropy):
         head.set_params(ledger=trainer.ledger)
     if head.random_state is None and trainer.random_state is not None:
         head.set_params(random_state=_seed(entropy) % 2**31)
-    packed = clients.compact()
-    features = trainer._features(packed.rows)
+    packed, model = clients.compact(), head._privacy_model()
+    features = _features(trainer, packed, model)
     labels = trainer.classes_[packed.labels]
     cuts = packed.offsets[1:-1]
     head.fit(
@@ -72,10 +73,25 @@ def fit_head(trainer, clients, entropy):
         np.split(labels, cuts),
         client_ids=list(packed.names),
     )
-    if head._privacy_model().private and not trainer._privacy_model().private:
+    if model.private and not trainer._privacy_model().private:
         known = (*head.privacy_.assumptions, NOT_COVERED)
         head.privacy_ = replace(head.privacy_, assumptions=known)
     return head
+
+
+def _features(trainer, packed, model):
+    """Features of all rows; under privacy those of each unit by itself.
+
+    Rows that go through a module together may be rounded in another way than alone,
+    and in a release nothing of a unit may depend on others.
+    """
+    ends = packed.offsets
+    if model.private and model.unit == "example":
+        ends = np.arange(len(packed.rows) + 1)
+    filled = [(i, j) for i, j in pairwise(ends.tolist()) if i < j]
+    if not model.private or not filled:
+        return trainer._features(packed.rows)
+    return np.concatenate([trainer._features(packed.rows[i:j]) for i, j in filled])
 
 
 def joint_report(training, head):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import inf
 from numbers import Real
 from typing import TYPE_CHECKING, Literal
 
-from skfedcal._params import FrozenParams
+from skfedcal._params import FrozenParams, as_number, check_flag
 from skfedcal.training._torch import import_torch
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ def check_numbers(
     ):
         for name in names:
             value = getattr(settings, name)
-            if not isinstance(value, Real) or not low < float(value) < inf:
+            # Tensors cannot be multiplied by fractions.
+            plain = isinstance(value, Real) and not isinstance(value, Fraction)
+            number = as_number(name, value) if plain else inf
+            if not low < number < inf:
                 raise ValueError(
                     f"{type(settings).__name__}({name}={value!r}): pass a finite "
                     f"number {words}."
@@ -101,6 +105,7 @@ class Focal(FrozenParams):
 
     def __post_init__(self) -> None:
         check_numbers(self, from_zero=["gamma"])
+        check_flag("sample_dependent", self.sample_dependent)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -184,7 +189,7 @@ class Margin(FrozenParams):
     logit_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.counts not in ("local", "global"):
+        if not isinstance(self.counts, str) or self.counts not in ("local", "global"):
             raise ValueError(f"counts={self.counts!r}; pass 'local' or 'global'.")
         check_numbers(self, above=["logit_scale"], from_zero=["scale"])
         if self.max_margin is not None:

@@ -231,7 +231,6 @@ def build(name: str, shape: Sequence[int], n_classes: int, **params: Any) -> Net
         )
     try:
         return MODELS[name](tuple(shape), n_classes, **params)
-    except TypeError as error:
-        raise TypeError(
-            f"module={name!r} does not take these arguments: {error}"
-        ) from error
+    except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"module={name!r} does not take these arguments: {error}") from error

@@ -55,7 +55,8 @@ class MMCE(FrozenParams):
     normalization: Literal["paper", "reference"] = "paper"
 
     def __post_init__(self) -> None:
-        if self.normalization not in ("paper", "reference"):
+        word = self.normalization
+        if not isinstance(word, str) or word not in ("paper", "reference"):
             raise ValueError(
                 f"normalization={self.normalization!r}; pass 'paper' or 'reference'."
             )

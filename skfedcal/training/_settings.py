@@ -38,8 +38,10 @@ def make_objective(loss: Any, penalties: Any) -> Objective:
         loss = getattr(_losses, LOSSES[loss])()
     if penalties is None:
         penalties = ()
-    elif not isinstance(penalties, Iterable) or isinstance(penalties, str):
-        penalties = (penalties,)
+    elif not isinstance(penalties, list | tuple):
+        listed = isinstance(penalties, Iterable) and not isinstance(penalties, str)
+        several = listed and getattr(penalties, "shape", None) != ()
+        penalties = tuple(penalties) if several else (penalties,)
     _check_part(loss, "loss", "Focal()", ("needs",), 4)
     for part in penalties:
         _check_part(part, "penalty", "Proximal(0.01)", ("needs", "weight"), 6)

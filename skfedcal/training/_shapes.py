@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isqrt, prod
+from numbers import Integral
 from typing import NamedTuple
 
 # Numbers of channels that are read as such beside two sides.
@@ -24,6 +25,8 @@ def n_inputs(shape: Sequence[int]) -> int:
 
 def check_input_shape(shape: tuple[int, ...], given: tuple[int, ...]) -> None:
     """Raise unless rows of the shape `given` can be read as `shape`."""
+    if not all(isinstance(n, Integral) for n in shape):
+        raise TypeError(f"input_shape={shape!r}: pass whole numbers.")
     if prod(shape) != prod(given):
         raise ValueError(
             f"input_shape={shape!r} has {prod(shape)} numbers, a row of X has "

@@ -133,8 +133,8 @@ class BaseTrainer(
         rows = clients.rows
         self._row_shape = self.input_shape_ = rows.shape[1:]
         if self.input_shape is not None:
+            check_input_shape(tuple(self.input_shape), rows.shape[1:])
             self.input_shape_ = tuple(int(n) for n in self.input_shape)
-            check_input_shape(self.input_shape_, rows.shape[1:])
         network = build_network(
             self.module,
             self.module_params,

@@ -239,9 +239,8 @@ def test_where_the_softplus_underflows_classes_stay_apart():
     params = np.r_[np.zeros(3), np.full(3, -800.0)]
     out = OrderPreservingMap().logits(params, rows)[:, 0]
     np.testing.assert_allclose(np.diff(out), -SMALLEST_SLOPE, rtol=1e-9)
-    data = FederatedDataset(np.array([[3.0, 2.0, 1.0]]), [1], np.array([0, 1]), "a", 3)
-    (block,) = FederatedDataset(
-        data.rows, np.array([1]), data.offsets, ["a"], 3
-    ).blocks()
+    one = np.array([1])
+    data = FederatedDataset(np.array([[3.0, 2.0, 1.0]]), one, np.array([0, 1]), "a", 3)
+    (block,) = data.blocks()
     sums, _ = loss_and_slopes(OrderPreservingMap(), params, labelled(block, 1.0, True))
     assert not sums[0, 1:].any()

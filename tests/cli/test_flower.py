@@ -384,6 +384,15 @@ def test_commands_of_flower_find_each_other(tmp_path, monkeypatch):
     assert shutil.which("flower-superexec", path=environment["PATH"])
 
 
+@pytest.fixture
+def hears_interrupts():
+    """Tests in the background inherit a shell's deaf ear for Ctrl-C."""
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, old)
+
+
+@pytest.mark.usefixtures("hears_interrupts")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_trial_that_is_told_to_end_leaves_nothing_behind(
     app, run, tmp_path, monkeypatch, number

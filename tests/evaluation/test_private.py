@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from skfedcal import CentralDP, FederatedRunner, PrivacyLedger, ScoreHistogram
+from skfedcal import (
+    CentralDP,
+    ClasswiseResiduals,
+    FederatedRunner,
+    PrivacyLedger,
+    ScoreHistogram,
+)
 from skfedcal.exceptions import BudgetExceededError, LogitsWarning, PrivacyWarning
 from skfedcal.privacy import DistributedDP, LocalDP, SourceDP
 
@@ -389,3 +395,24 @@ def test_what_local_reports_give_away_is_said():
         clients, privacy=LocalDP(4.0), input_type="proba", random_state=0
     )
     assert "which clients have no rows is public" in hist.privacy_.assumptions
+
+
+@pytest.mark.parametrize(
+    "collect",
+    [
+        ScoreHistogram.fit,
+        lambda *args, **options: ScoreHistogram._fit_at(0.5, *args, **options),
+        ClasswiseResiduals.fit,
+    ],
+)
+def test_labels_that_were_read_from_rows_are_an_assumption_of_the_report(collect):
+    rng = np.random.default_rng(0)
+    logits, names = rng.normal(size=(60, 2)), np.array(["no", "yes"])
+    labels = names[np.arange(60) % 2]
+    known = {"client_ids": np.arange(60), "privacy": CentralDP(1.0)}
+    said = "the set of class labels, read from y, is public"
+    with pytest.warns(PrivacyWarning, match="read from private y"):
+        found = collect(logits, labels, **known)
+    assert said in found.privacy_.assumptions
+    found = collect(logits, labels, classes=names, **known)
+    assert said not in found.privacy_.assumptions

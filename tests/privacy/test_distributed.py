@@ -38,6 +38,7 @@ from skfedcal.privacy import (
     PrivacyLedger,
     PureEvent,
     SecureAggregation,
+    SourceDP,
     gdp_mu,
 )
 from skfedcal.privacy._distributed import square_parts, summed_gaussians
@@ -195,7 +196,7 @@ def test_noise_and_law_say_what_is_drawn(model):
     assert variance == pytest.approx(2 * 6**2, rel=0.01)  # a continuous law has 2 b^2
 
 
-@pytest.mark.parametrize("adjacency", ["zero-out", "add-remove", "replace"])
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace"])
 def test_replacing_a_client_is_twice_as_far_as_leaving_it_out(adjacency):
     algorithm, data = Cells(clip=2.0), dataset(9)
     model = DistributedDP(1.0, adjacency=adjacency)
@@ -206,10 +207,6 @@ def test_replacing_a_client_is_twice_as_far_as_leaving_it_out(adjacency):
     assert scale == pytest.approx(reach, rel=1e-9)
     assert reach / scale <= 1.0
     assert mechanism.report().adjacency == adjacency
-    told = "number of clients that answer is public" in str(
-        mechanism.report().assumptions
-    )
-    assert told == (adjacency == "add-remove")
     gaussian = model.mechanism(
         FederatedRunner().release_plan(replace(algorithm, norm="l2"), data, "client"),
         entropy=SeededEntropy(0),
@@ -219,6 +216,20 @@ def test_replacing_a_client_is_twice_as_far_as_leaving_it_out(adjacency):
     sigma = steps * 512 * math.sqrt(9)
     assert sigma == pytest.approx(reach * gaussian.plan.noise_multiplier)
     assert gaussian.report().noise_multiplier == pytest.approx(sigma / 2)
+
+
+def test_a_client_that_does_not_exist_shows_in_the_spread_of_shares():
+    # Ten clients without rows against nine of them, 100 numbers: both sums are noise,
+    # with variances as 10 to 9, and what tells them apart is their length.
+    n, size, eps = 10, 100, 1.0
+    bend = (1 / (n - 1) - 1 / n) / 2
+    cut = (eps + size / 2 * math.log(n / (n - 1))) / bend
+    delta = stats.chi2.sf(cut / n, size)
+    delta -= math.exp(eps) * stats.chi2.sf(cut / (n - 1), size)
+    assert delta > 0.05  # where 1e-5 would be claimed
+    with pytest.raises(ValueError, match="cannot hide whether a client exists"):
+        DistributedDP(eps, 1e-5, n_min=9, adjacency="add-remove").validate()
+    DistributedDP(eps, adjacency="add-remove", unit="example").validate()
 
 
 def test_reals_are_hidden_on_a_lattice_finer_than_the_noise():
@@ -523,6 +534,14 @@ def test_a_block_without_an_l1_bound_is_refused():
         build(DistributedDP(1e-13, mode="faithful"), Cells(), dataset(9)).codec(
             Cells().spec({})
         )
+
+
+@pytest.mark.parametrize("model", [CentralDP, DistributedDP, SourceDP])
+def test_an_eps_that_the_slack_of_the_tables_is_not_for_is_said(model):
+    said = "the error of the noise tables is charged for eps=40"
+    for eps, expected in ((40.0, False), (41.0, True)):
+        report = build(model(eps), Cells(), dataset(9)).report()
+        assert any(said in text for text in report.assumptions) is expected
 
 
 def test_who_is_trusted_is_in_the_report():

@@ -35,8 +35,10 @@ from skfedcal.training import (  # noqa: E402
     FedAvgClassifier,
     FedGaussianHead,
     Scaffold,
+    _fitted,
 )
 from skfedcal.training._losses import CrossEntropy, Margin  # noqa: E402
+from skfedcal.training._run_module import module_features  # noqa: E402
 from skfedcal.training._ties import Contrastive, Proximal  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
@@ -532,6 +534,29 @@ def test_heads_and_privacy(digits):
     assert said not in str(clf.head_.privacy_)
     clf = small(head=private, classes=range(10)).fit(X, y, client_ids=ids)
     assert any(said in known for known in clf.head_.privacy_.assumptions)
+
+
+@pytest.mark.parametrize("unit", ["client", "example", None])
+def test_features_for_a_private_head_are_computed_unit_by_unit(
+    digits, monkeypatch, unit
+):
+    X, y, ids = digits
+    n_rows = []
+
+    def counted(module, rows, device="cpu"):
+        n_rows.append(len(rows))
+        return module_features(module, rows, device)
+
+    monkeypatch.setattr(_fitted, "module_features", counted)
+    model = None if unit is None else CentralDP(1.0, unit=unit)
+    head = FedGaussianHead(privacy=model, max_norm=5.0)
+    small(n_rounds=1, head=head, classes=range(10)).fit(X, y, client_ids=ids)
+    expected = {
+        "client": np.bincount(ids).tolist(),
+        "example": [1] * len(y),
+        None: [len(y)],
+    }
+    assert n_rows == expected[unit]
 
 
 def test_a_head_that_would_fail_later_is_refused_before_training_is_paid(digits):

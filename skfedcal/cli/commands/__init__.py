@@ -1,8 +1,10 @@
 """The subcommands, in the order of the help; a new one is a file and a line here."""
 
+from skfedcal.cli.commands._audit import AUDIT
 from skfedcal.cli.commands._demo import DEMO
 from skfedcal.cli.commands._fit import FIT
 from skfedcal.cli.commands._flower import FLOWER
+from skfedcal.cli.commands._ledger import LEDGER
 from skfedcal.cli.commands._predict import PREDICT
 
-COMMANDS = (DEMO, FIT, PREDICT, FLOWER)
+COMMANDS = (DEMO, FIT, PREDICT, FLOWER, AUDIT, LEDGER)

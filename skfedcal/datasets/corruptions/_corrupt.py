@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from skfedcal.data._arrays import read_array
 from skfedcal.data._partition import as_generator
 from skfedcal.datasets.corruptions import _blur, _digital, _noise, _weather
 from skfedcal.datasets.corruptions._batch import Batch
@@ -208,7 +209,7 @@ def corrupt(
 
 
 def _check_images(images: ArrayLike) -> NDArray[np.uint8]:
-    array = np.asarray(images)
+    array = read_array(images, "images")
     if array.dtype != np.uint8:
         raise TypeError(
             f"images must be uint8 (0 to 255), got {array.dtype}. Scale them and use "

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import Bunch
 
+from skfedcal._files import as_path
 from skfedcal.data._partition import rows_by_client
 
 Array = NDArray[Any]
@@ -41,7 +42,7 @@ class Layout:
 
     def find(self, home: Home, names: Sequence[str]) -> Path | None:
         """Return the first file (or folder) of these names that exists."""
-        root = Path(home).expanduser()
+        root = as_path(home, "data_home").expanduser()
         exists = Path.is_dir if self.of_folders else Path.is_file
         places = (root / folder / name for folder in self.folders for name in names)
         return next((place for place in places if exists(place)), None)
@@ -55,7 +56,7 @@ class Layout:
         """Return the path of each thing wanted; `fetch` is called if one is missing."""
         found = [self.find(home, names) for names in wanted]
         if fetch is not None and None in found:
-            fetch(Path(home).expanduser())
+            fetch(as_path(home, "data_home").expanduser())
             found = [self.find(home, names) for names in wanted]
         for names, path in zip(wanted, found, strict=True):
             if path is None:
@@ -63,7 +64,7 @@ class Layout:
         return [path for path in found if path is not None]
 
     def _missing(self, home: Home, names: Sequence[str]) -> str:
-        root = Path(home).expanduser()
+        root = as_path(home, "data_home").expanduser()
         if not root.is_dir():
             return f"{self.title}: data_home={str(root)!r} is no folder. {self.advice}"
         places = ", ".join(str(root / folder) for folder in self.folders)

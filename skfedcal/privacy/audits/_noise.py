@@ -1,0 +1,193 @@
+"""What the noise of many fits shows: its size, its shape, and whether it is fresh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+from math import exp, inf, log, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal.privacy.audits._errors import Claim, Errors, strongest
+from skfedcal.privacy.audits._laws import is_additive, laplace_scale, log_repeats
+from skfedcal.privacy.audits._result import AuditCheck
+from skfedcal.privacy.audits._tap import RoundTape, Tape, residuals
+
+Floats = NDArray[np.float64]
+
+# Chance below which noise that comes back is no accident.
+UNLIKELY = 1e-9
+# Where the claimed curve is looked at, in standard deviations from the middle: noise
+# that is cut off shows far out, noise that is too peaked near the middle.
+_PLACES = np.linspace(-4.0, 4.0, 33)
+
+
+@dataclass
+class NoiseTally:
+    """Sums over the noise of many fits, in standard deviations.
+
+    Attributes
+    ----------
+    claim : Claim
+        Gaussian noise if it has a `mu`.
+    """
+
+    claim: Claim
+    least_sd: float = inf
+    _squares: dict[tuple[int, str], Floats] = field(default_factory=dict)
+    _counts: dict[tuple[int, str], int] = field(default_factory=dict)
+    _products: dict[str, list[float]] = field(default_factory=dict)
+    _passed: NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros((2, len(_PLACES)), dtype=np.int64)
+    )
+    _n_passed: list[int] = field(default_factory=lambda: [0, 0])
+    _seen: set[bytes] = field(default_factory=set)
+    _n_blocks: int = 0
+    _repeats: float = -inf
+    _last: list[Floats] = field(default_factory=list)
+
+    @property
+    def n_draws(self) -> int:
+        """Numbers with noise that were looked at."""
+        return sum(n * self._squares[key].size for key, n in self._counts.items())
+
+    def add(self, tape: Tape, swapped: bool) -> None:
+        """Count the noise of one fit; `swapped`: without the canary."""
+        if not all(is_additive(part) for part in tape.rounds):
+            return
+        found = []
+        for i, part in enumerate(tape.rounds):
+            for name in sorted(part.sent):
+                sd = part.released.noise[name] / part.step(name)
+                noise = residuals(part, name, swapped) / sd
+                self.least_sd = min(self.least_sd, sd)
+                self._remember(noise, noise.size * log_repeats(sd, self.claim))
+                self._add_block((i, name), noise, self._shift(part, name, sd), swapped)
+                found.append(noise)
+        pairs = [(a, b) for i, a in enumerate(found) for b in found[:i]]
+        self._multiply("rounds", pairs)
+        self._multiply("runs", list(zip(found, self._last, strict=False)))
+        self._last = found
+
+    def _remember(self, noise: Floats, chance: float) -> None:
+        """Keep blocks that are long enough never to come back."""
+        if chance < 2 * log(UNLIKELY):
+            self._seen.add(sha256(noise.tobytes()).digest())
+            self._n_blocks += 1
+            self._repeats = max(self._repeats, chance)
+
+    def _shift(self, part: RoundTape, name: str, sd: float) -> float:
+        """Distance at which a single number touches the claim, or less."""
+        if self.claim.mu is not None:
+            return self.claim.mu
+        return part.codec.blocks[name].largest / sd
+
+    def _add_block(
+        self, key: tuple[int, str], noise: Floats, shift: float, swapped: bool
+    ) -> None:
+        self._squares[key] = self._squares.get(key, 0.0) + noise**2
+        self._counts[key] = self._counts.get(key, 0) + 1
+        # One world without a client that moves this number by its bound, one with it.
+        places = shift / 2 + _PLACES
+        if swapped:
+            self._passed[0] += (noise[:, None] >= places).sum(axis=0)
+        else:
+            self._passed[1] += (noise[:, None] + shift < places).sum(axis=0)
+        self._n_passed[0 if swapped else 1] += noise.size
+        half = noise.size // 2
+        self._multiply("next cells", [(noise[:-1], noise[1:])])
+        self._multiply("halves", [(noise[:half], noise[half:])])
+
+    def _multiply(self, kind: str, pairs: list[tuple[Floats, Floats]]) -> None:
+        total = self._products.setdefault(kind, [0.0, 0.0])
+        for a, b in pairs:
+            n = min(a.size, b.size)
+            total[0] += float(a[:n] @ b[:n])
+            total[1] += n
+
+    def check_scale(self, alpha: float) -> AuditCheck:
+        """Whether there is as much noise as stated: in all, and in each number."""
+        n_cells = sum(squares.size for squares in self._squares.values())
+        whole = sum(float(squares.sum()) for squares in self._squares.values())
+        found = whole / max(self.n_draws, 1)
+        allowed = self._least(max(self.n_draws, 1), alpha / 2)
+        passed = found >= allowed
+        where = "in all"
+        for key, squares in self._squares.items():
+            n = self._counts[key]
+            least = self._least(n, alpha / (2 * n_cells))
+            smallest = float(squares.min(initial=np.inf)) / n
+            # A number without any noise is seen in a few runs, whatever its law.
+            bare = smallest == 0 and n * self._longest_silence() < log(alpha / n_cells)
+            if passed and (smallest < least or bare):
+                passed, found, allowed = False, smallest, least
+                where = f"in one number of {key[1]}, round {key[0]}"
+        return AuditCheck(
+            "noise scale",
+            passed,
+            f"{sqrt(found):.4f} x the stated sd {where} ({self.n_draws} draws)",
+            f">= {sqrt(allowed):.4f}",
+        )
+
+    def _least(self, n: int, alpha: float) -> float:
+        """Bound from below on a mean of `n` squares.
+
+        For Gaussian noise by the chi-square law. For Laplace noise, and sums of it, by
+        the bound ``exp(-n t^2 / (2 k))`` on the lower tail of a mean of squares with
+        fourth moment k, at most ``6 + 1 / variance``.
+        """
+        from scipy.stats import chi2
+
+        if self.claim.mu is not None:
+            return float(chi2.ppf(alpha, n)) / n
+        kurtosis = 6 + 1 / self.least_sd**2
+        return max(0.0, 1 - sqrt(2 * kurtosis * log(1 / alpha) / n))
+
+    def _longest_silence(self) -> float:
+        """Logarithm of the chance that integer noise is 0."""
+        if self.claim.mu is not None:
+            return log(min(0.9, 1 / (sqrt(2 * np.pi) * self.least_sd)))
+        q = exp(-1 / laplace_scale(self.least_sd))
+        return log((1 - q) / (1 + q))
+
+    def check_shape(self, alpha: float) -> AuditCheck:
+        """Whether noise of this shape hides a shift of one number by the bound."""
+        absent, present = self._n_passed
+        errors = [
+            Errors(int(a), int(b), absent, present, weight=1 / len(_PLACES))
+            for a, b in self._passed.T
+        ]
+        p_value = strongest(errors, self.claim)
+        return AuditCheck(
+            "noise shape",
+            p_value >= alpha,
+            f"p {p_value:.2g} at {len(_PLACES)} places of the curve",
+            f">= {alpha:.2g}",
+        )
+
+    def check_fresh(self, alpha: float) -> AuditCheck:
+        """Whether rounds, blocks, cells and runs have noise of their own."""
+        from scipy.special import ndtri
+
+        deviate = -float(ndtri(alpha / (2 * len(self._products))))
+        worst, found, allowed, where = -1.0, 0.0, 1.0, "none"
+        for kind, (total, n) in self._products.items():
+            if n == 0:
+                continue
+            # Sums of products have heavier tails than the normal law, by Bernstein.
+            bound = deviate * (1 + 2 * deviate / sqrt(n)) / sqrt(n)
+            if abs(total / n) / bound > worst:
+                worst = abs(total / n) / bound
+                found, allowed, where = total / n, bound, kind
+        n_again = self._n_blocks - len(self._seen)
+        pairs = 2 * log(max(self._n_blocks, 1))
+        if n_again and self._repeats + pairs < log(UNLIKELY):
+            text = f"{n_again} of {self._n_blocks} blocks have the noise of another"
+            return AuditCheck("fresh noise", False, text, "none")
+        return AuditCheck(
+            "fresh noise",
+            worst <= 1,
+            f"correlation {found:+.4f} ({where})",
+            f"within {allowed:.4f}",
+        )
