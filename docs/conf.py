@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "_ext"))
 
 from skfedcal import __version__
 
@@ -19,6 +20,7 @@ extensions = [
     "numpydoc",
     "sphinx_gallery.gen_gallery",
     "sphinx_copybutton",
+    "changelog",
 ]
 if os.environ.get("SKFEDCAL_DOCS_ONLINE"):
     extensions.append("sphinx.ext.intersphinx")
@@ -35,6 +37,13 @@ autosummary_generate = True
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
+# A reference that leads nowhere is a warning. Those to scikit-learn need network, and
+# numpydoc links properties that are listed as attributes.
+nitpicky = True
+nitpick_ignore_regex = [
+    (r"py:.*", r"sklearn\..*"),
+    (r"py:(obj|attr)", r"head|privacy_|reason_"),
+]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
@@ -45,7 +54,7 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
     "navbar_align": "left",
 }
-html_sidebars = {"index": [], "api": ["sidebar-nav-bs"]}
+html_sidebars = {"index": [], "changelog": [], "api": ["sidebar-nav-bs"]}
 html_show_sourcelink = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
@@ -57,6 +66,7 @@ sphinx_gallery_conf = {
     "doc_module": "skfedcal",
     "backreferences_dir": "generated/backreferences",
     "reset_modules": ("matplotlib",),
+    "within_subsection_order": "gallery_order.place",
     "download_all_examples": False,
     "show_memory": False,
     "show_signature": False,

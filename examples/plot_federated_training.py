@@ -115,8 +115,8 @@ plt.show()
 # in the last layer, and that is why class statistics mend so much.
 
 plot_tsne(
-    {name: models[name].transform(test_X) for name in ("FedAvg", "FL-FCR")},
-    test_y,
+    {name: models[name].transform(test_X[:250]) for name in ("FedAvg", "FL-FCR")},
+    test_y[:250],
     random_state=0,
 )
 plt.show()

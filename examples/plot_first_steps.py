@@ -23,6 +23,7 @@ from skfedcal.metrics import (
     expected_calibration_error,
     negative_log_likelihood,
 )
+from skfedcal.plotting import plot_reliability
 
 fed = make_federation(n_clients=100, temperature=1.8, random_state=0)
 sizes = [len(labels) for _, labels in fed.clients]
@@ -50,8 +51,9 @@ private.privacy_
 # %%
 # Reliability before and after
 # ----------------------------
-# Rows are sorted into 15 bins by the probability of the predicted class. In a
-# calibrated model the share of right predictions in each bin lies on the diagonal.
+# Rows are sorted by the probability of the predicted class and cut into 15 bins. In a
+# calibrated model the share of right predictions in each bin lies on the diagonal. The
+# bars say how many rows there are at which confidence.
 
 predictions = {
     "before": softmax(fed.test_logits, axis=1),
@@ -59,31 +61,21 @@ predictions = {
     "eps = 1": private.predict_proba(fed.test_logits),
 }
 
+fig, axes = plt.subplots(1, 3, figsize=(11, 4.4), layout="constrained")
+plot_reliability(fed.test_labels, predictions, axes=axes)
+plt.show()
 
-def reliability(proba, labels, n_bins=15):
-    """Mean confidence and accuracy of the bins that hold at least 20 rows."""
-    confidence, right = proba.max(axis=1), proba.argmax(axis=1) == labels
-    index = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
-    counts = np.bincount(index, minlength=n_bins)
-    keep = counts >= 20
-    means = [np.bincount(index, v, n_bins)[keep] for v in (confidence, right)]
-    return [m / counts[keep] for m in means]
+# %%
+# The error of a perfect model is not zero either, because each bin holds few rows: this
+# is the floor. And the log loss, which no trick lowers, belongs next to both.
 
-
-fig, axes = plt.subplots(1, 3, figsize=(9, 3.9), sharey=True, layout="constrained")
-for ax, (name, proba) in zip(axes, predictions.items(), strict=True):
+for name, proba in predictions.items():
     ece = expected_calibration_error(fed.test_labels, proba)
     nll = negative_log_likelihood(fed.test_labels, proba)
     floor = calibration_floor(
         proba, metric="expected_calibration_error", random_state=0
     )
     print(f"{name:>10}: ECE {ece:.4f} (floor {floor.mean:.4f}), log loss {nll:.4f}")
-    ax.plot([0, 1], [0, 1], color="0.6", linestyle="--")
-    ax.plot(*reliability(proba, fed.test_labels), marker="o", color="C0")
-    ax.set(title=f"{name}\nECE {ece:.3f}, log loss {nll:.3f}", xlabel="confidence")
-    ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-axes[0].set_ylabel("accuracy")
-plt.show()
 
 # %%
 # Before, accuracy lies below the confidence in every bin that is shown. After

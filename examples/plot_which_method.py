@@ -14,7 +14,7 @@ with an eps of 1.
 # is too confident in everything. The second one also favours some classes over others,
 # as a model does that was trained on skewed clients. The third one is calibrated.
 #
-# Under eps each fit is repeated with three seeds; a seed makes the noise repeatable, so
+# Under eps each fit is repeated with two seeds; a seed makes the noise repeatable, so
 # that the fit is a simulation. The frequencies of the classes are taken to be public.
 
 import warnings
@@ -53,7 +53,7 @@ federations = {
     name: make_federation(100, 3000, noise=0.0, random_state=0, **params)
     for name, params in models.items()
 }
-seeds = range(3)
+seeds = range(2)
 
 
 def make_methods(fed):
@@ -119,7 +119,7 @@ axes[0].set_yticks(range(len(methods)), methods)
 axes[0].invert_yaxis()
 handles = [
     plt.Line2D([], [], marker="o", color="C0", linestyle="", label="exact sums"),
-    plt.Line2D([], [], marker="d", color="C1", linestyle="", label="eps = 1, 3 seeds"),
+    plt.Line2D([], [], marker="d", color="C1", linestyle="", label="eps = 1, 2 seeds"),
     plt.Line2D([], [], color="0.6", linewidth=2, label="floor"),
 ]
 fig.legend(handles=handles, loc="outside lower center", ncols=3)

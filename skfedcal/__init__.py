@@ -46,11 +46,13 @@ if TYPE_CHECKING:
         federated_recall_score,
         federated_roc_auc_score,
     )
+    from skfedcal.experiments import Comparison, compare
     from skfedcal.federation import FederatedRunner
     from skfedcal.plotting import (
         FedPrecisionRecallDisplay,
         FedReliabilityDisplay,
         FedRocDisplay,
+        ReliabilityDisplay,
     )
     from skfedcal.privacy import (
         CentralDP,
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CentralDP",
     "ClasswiseResiduals",
+    "Comparison",
     "DirichletPartitioner",
     "DistributedDP",
     "Estimate",
@@ -92,11 +95,13 @@ __all__ = [
     "LocalDP",
     "LogitTransformer",
     "PrivacyLedger",
+    "ReliabilityDisplay",
     "ScoreHistogram",
     "SecureAggregation",
     "SourceDP",
     "__version__",
     "client_temperatures",
+    "compare",
     "federated_accuracy_score",
     "federated_brier_score_loss",
     "federated_calibration_curve",
@@ -155,11 +160,13 @@ __getattr__, __dir__, _names = attach(
             "federated_recall_score",
             "federated_roc_auc_score",
         ],
+        "experiments": ["Comparison", "compare"],
         "federation": ["FederatedRunner"],
         "plotting": [
             "FedPrecisionRecallDisplay",
             "FedReliabilityDisplay",
             "FedRocDisplay",
+            "ReliabilityDisplay",
         ],
         "privacy": [
             "CentralDP",

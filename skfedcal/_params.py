@@ -1,6 +1,6 @@
 """Frozen settings objects that scikit-learn can clone and search over."""
 
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any, Self
@@ -60,3 +60,22 @@ class FrozenParams:
 
     def __sklearn_clone__(self) -> Self:
         return self
+
+    def __repr__(self) -> str:
+        """Return what was set, as scikit-learn shows estimators; defaults go without.
+
+        Of dataclasses with ``repr=False``; others show all fields.
+        """
+        if not is_dataclass(self):
+            return super().__repr__()
+        shown = (
+            f"{f.name}={getattr(self, f.name)!r}"
+            for f in fields(self)
+            if f.default is MISSING or not _same(getattr(self, f.name), f.default)
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether a value is the default; one that cannot be compared is not."""
+    return value is default or (type(value) is type(default) and value == default)

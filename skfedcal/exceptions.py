@@ -17,48 +17,225 @@ __all__ = [
 
 
 class BudgetExceededError(RuntimeError):
-    """A debit would exceed the budget of the ledger; nothing was released."""
+    """A debit would exceed the budget of the ledger; nothing was released.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator, PrivacyLedger, make_federation
+    >>> fed = make_federation(n_clients=50, n_samples=1000, random_state=0)
+    >>> ledger = PrivacyLedger(budget=(1.0, 1e-5))
+    >>> calibrator = FedTempCalibrator(eps=0.9, ledger=ledger)
+    >>> first = calibrator.fit(fed.clients)
+    >>> calibrator.fit(fed.clients)
+    Traceback (most recent call last):
+        ...
+    skfedcal.exceptions.BudgetExceededError: The debit 'FedTempCalibrator' ...
+    """
 
 
 class LedgerCorruptedError(RuntimeError):
-    """A ledger file was edited or damaged; it refuses further debits."""
+    """A ledger file was edited or damaged; it refuses further debits.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from skfedcal import PrivacyLedger
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "ledger.jsonl")
+    ...     _ = path.write_text("not a ledger")
+    ...     PrivacyLedger(path)
+    Traceback (most recent call last):
+        ...
+    skfedcal.exceptions.LedgerCorruptedError: .../ledger.jsonl, line 1 is not a ...
+    """
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint cannot be used for this fit."""
+    """A checkpoint cannot be used for this fit.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from skfedcal import FederatedRunner, FedTempCalibrator, make_federation
+    >>> fed = make_federation(n_clients=50, n_samples=1000, random_state=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     runner = FederatedRunner(checkpoint=Path(folder, "run.npz"))
+    ...     first = FedTempCalibrator(runner=runner).fit(fed.clients)
+    ...     second = FedTempCalibrator(runner=runner).fit(fed.clients)
+    Traceback (most recent call last):
+        ...
+    skfedcal.exceptions.CheckpointError: .../run.npz exists. Pass ...
+    """
 
 
 class NotEnoughClientsError(RuntimeError):
-    """Fewer clients answered than the runner requires."""
+    """Fewer clients answered than the runner requires.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skfedcal import FederatedRunner, FedTempCalibrator, make_federation
+    >>> from skfedcal.federation import (
+    ...     InProcessTransport, RemoteClients, Site, SitePolicy, SiteRows)
+    >>> fed = make_federation(n_clients=4, n_samples=600, n_classes=4, random_state=0)
+    >>> sites = {}
+    >>> for name, rows in zip("abcd", fed.clients):
+    ...     policy = SitePolicy(allow_plain=name != "d")
+    ...     sites[name] = Site(name, SiteRows(*rows), policy=policy)
+    >>> calibrator = FedTempCalibrator(
+    ...     classes=[0, 1, 2, 3], runner=FederatedRunner(min_clients=4))
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")
+    ...     calibrator.fit(RemoteClients(InProcessTransport(sites)))
+    Traceback (most recent call last):
+        ...
+    skfedcal.exceptions.NotEnoughClientsError: 3 clients answered in round 0, ...
+    """
 
 
 class SecureAggregationError(RuntimeError):
-    """A client or the server refuses to go on with a masked round."""
+    """A client or the server refuses to go on with a masked round.
+
+    Examples
+    --------
+    >>> from skfedcal import FederatedRunner, FedTempCalibrator, make_federation
+    >>> fed = make_federation(n_clients=2, n_samples=100, random_state=0)
+    >>> FedTempCalibrator(runner=FederatedRunner(secure=True)).fit(fed.clients)
+    Traceback (most recent call last):
+        ...
+    skfedcal.exceptions.SecureAggregationError: FederatedRunner(secure=True) ...
+    """
 
 
 class SiteRefusalError(RuntimeError):
-    """A site does not answer a request; the text goes to the server."""
+    """A site does not answer a request; the text goes to the server.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal.federation import Reading, SiteRows
+    >>> rows = SiteRows(np.array([[2.0, 0.0], [0.5, 1.0]]), np.array(["sick", "well"]))
+    >>> Reading(("sick", "dead")).dataset(rows, "hospital-a")
+    Traceback (most recent call last):
+        ...
+    skfedcal.exceptions.SiteRefusalError: labels of this site are not among the ...
+    """
 
 
 class FaultyClientWarning(UserWarning):
-    """Clients were left out of a sum: no answer, a wrong one, or a refusal."""
+    """Clients were left out of a sum: no answer, a wrong one, or a refusal.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skfedcal import FedTempCalibrator, make_federation
+    >>> from skfedcal.exceptions import FaultyClientWarning
+    >>> from skfedcal.federation import (
+    ...     InProcessTransport, RemoteClients, Site, SitePolicy, SiteRows)
+    >>> fed = make_federation(n_clients=4, n_samples=600, n_classes=4, random_state=0)
+    >>> sites = {}
+    >>> for name, rows in zip("abcd", fed.clients):
+    ...     policy = SitePolicy(allow_plain=name != "d")
+    ...     sites[name] = Site(name, SiteRows(*rows), policy=policy)
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", FaultyClientWarning)
+    ...     FedTempCalibrator(classes=[0, 1, 2, 3]).fit(
+    ...         RemoteClients(InProcessTransport(sites)))
+    Traceback (most recent call last):
+        ...
+    skfedcal.exceptions.FaultyClientWarning: A sum was made without all ...
+    """
 
 
 class PrivacyWarning(UserWarning):
-    """The call is valid but the privacy guarantee is weaker than it looks."""
+    """The call is valid but the privacy guarantee is weaker than it looks.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skfedcal import FedTempCalibrator, make_federation
+    >>> from skfedcal.exceptions import PrivacyWarning
+    >>> fed = make_federation(n_clients=50, n_samples=1000, random_state=0)
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", PrivacyWarning)
+    ...     FedTempCalibrator(eps=1.0, delta=0.01).fit(fed.clients)
+    Traceback (most recent call last):
+        ...
+    skfedcal.exceptions.PrivacyWarning: delta=0.01 is large for 50 clients; a ...
+    """
 
 
 class SimulatedPrivacyWarning(PrivacyWarning):
-    """Noise came from a seed: the numbers are those of the mechanism, not a secret."""
+    """Noise came from a seed: the numbers are those of the mechanism, not a secret.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skfedcal import FedTempCalibrator, make_federation
+    >>> from skfedcal.exceptions import SimulatedPrivacyWarning
+    >>> fed = make_federation(n_clients=50, n_samples=1000, random_state=0)
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", SimulatedPrivacyWarning)
+    ...     FedTempCalibrator(eps=1.0, random_state=0).fit(fed.clients)
+    Traceback (most recent call last):
+        ...
+    skfedcal.exceptions.SimulatedPrivacyWarning: random_state=0 makes the noise ...
+    """
 
 
 class CheckpointWarning(UserWarning):
-    """A result comes from a checkpoint, not from the clients."""
+    """A result comes from a checkpoint, not from the clients.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import warnings
+    >>> from pathlib import Path
+    >>> from skfedcal import FederatedRunner, FedTempCalibrator, make_federation
+    >>> from skfedcal.exceptions import CheckpointWarning
+    >>> fed = make_federation(n_clients=50, n_samples=1000, random_state=0)
+    >>> with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    ...     warnings.simplefilter("error", CheckpointWarning)
+    ...     runner = FederatedRunner(checkpoint=Path(folder, "run.npz"), resume=True)
+    ...     first = FedTempCalibrator(runner=runner).fit(fed.clients)
+    ...     second = FedTempCalibrator(runner=runner).fit(fed.clients)
+    Traceback (most recent call last):
+        ...
+    skfedcal.exceptions.CheckpointWarning: .../run.npz holds a finished run: ...
+    """
 
 
 class LogitsWarning(UserWarning):
-    """The input is accepted as logits but looks like something else."""
+    """The input is accepted as logits but looks like something else.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skfedcal import FedTempCalibrator
+    >>> from skfedcal.exceptions import LogitsWarning
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", LogitsWarning)
+    ...     FedTempCalibrator().fit([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1])
+    Traceback (most recent call last):
+        ...
+    skfedcal.exceptions.LogitsWarning: All rows of X are non-negative and sum ...
+    """
 
 
 class CalibrationWarning(UserWarning):
-    """A calibration map was fitted but should be looked at before use."""
+    """A calibration map was fitted but should be looked at before use.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skfedcal import FedTempCalibrator
+    >>> from skfedcal.exceptions import CalibrationWarning
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", CalibrationWarning)
+    ...     FedTempCalibrator().fit([[3.0, 0.0], [0.0, 2.0]], [0, 1])  # never wrong
+    Traceback (most recent call last):
+        ...
+    skfedcal.exceptions.CalibrationWarning: The log loss has no minimum inside ...
+    """

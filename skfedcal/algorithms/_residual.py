@@ -19,10 +19,10 @@ from skfedcal.data._dataset import Block, FederatedDataset
 
 NODES = np.arange(-6.5, 5.0)
 N_BINS = len(NODES)
-_LOWEST = 1 / (1 + np.exp(-NODES[0]))
+LOWEST = 1 / (1 + np.exp(-NODES[0]))
 
 # A probability is not lowered below this part of itself.
-_KEPT = 0.05
+KEPT = 0.05
 
 # Shares of the correction whose loss is compared at the end.
 STRENGTHS = (0.0, 0.5, 1.0)
@@ -185,10 +185,10 @@ def corrected(log_proba: Array, table: Array) -> Array:
     row = np.arange(len(table))[:, None]
     change = table[row, index] * (1 - part) + table[row, index + 1] * part
     moved = proba + change * _fade(proba)
-    lowered = moved <= _KEPT * proba
+    lowered = moved <= KEPT * proba
     # In logarithms where nothing is added: probabilities that underflow stay finite.
     out = np.log(np.where(lowered, 1.0, np.minimum(moved, 1.0)))
-    return np.where(lowered, log_proba + np.log(_KEPT), out)
+    return np.where(lowered, log_proba + np.log(KEPT), out)
 
 
 def log_softmax_columns(logits: Array) -> Array:
@@ -209,7 +209,7 @@ def _position(log_proba: Array, proba: Array) -> tuple[Array, Array]:
 
 
 def _fade(proba: Array) -> Array:
-    return np.minimum(proba / _LOWEST, 1.0)
+    return np.minimum(proba / LOWEST, 1.0)
 
 
 def _cells(block: Block, moments: SoftmaxMoments) -> Array:

@@ -15,8 +15,8 @@ from skfedcal._sklearn_compat import (
     inside_model_selection,
     undone_on_error,
 )
-from skfedcal.calibrators import _persist
 from skfedcal.calibrators._clients import read_clients
+from skfedcal.calibrators._export import ExportMixin
 from skfedcal.calibrators._setting import setting_of
 from skfedcal.data._classes import ClassMap
 from skfedcal.data._scores import INPUT_TYPES, check_scores, to_logits
@@ -26,6 +26,7 @@ from skfedcal.privacy._mixin import PrivacyMixin
 
 
 class BaseCalibrator(
+    ExportMixin,
     CallbackSupportMixin,
     PrivacyMixin,
     ClassifierMixin,
@@ -55,8 +56,6 @@ class BaseCalibrator(
 
     # Fitted attributes beyond those of every calibrator, for `save`.
     _fitted_names: tuple[str, ...] = ()
-
-    _doc_link_module = "skfedcal"
 
     @fit_context()
     def fit(self, X, y=None, *, client_ids=None, sample_weight=None):
@@ -208,17 +207,6 @@ class BaseCalibrator(
         # Before `classes_` is read: an unfitted estimator must say so.
         logits = self._calibrated_logits(X)
         return self.classes_[logits.argmax(axis=1)]
-
-    def save(self, path):
-        """Write the fitted calibrator as JSON, without pickle.
-
-        Parameters
-        ----------
-        path : str or path-like
-            File to write; replaced as a whole or not at all.
-        """
-        check_is_fitted(self)
-        _persist.save(self, path)
 
     def _calibrated_logits(self, X):
         check_is_fitted(self)

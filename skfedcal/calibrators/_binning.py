@@ -126,7 +126,7 @@ class FedBinCalibrator(HistogramCalibrator):
     _parameter_constraints = {
         **HistogramCalibrator._parameter_constraints,
         "n_bins": [Interval(Integral, 1, 2**20, closed="both")],
-        "prior_weight": [Interval(Real, 0, None, closed="neither")],
+        "prior_weight": [Interval(Real, 1e-300, 1e100, closed="both")],
     }
 
     def __init__(

@@ -29,7 +29,7 @@ class FedMLPCalibrator(BaseCalibrator):
     epochs : int, default=3
         Passes over its rows that a client makes in a round.
     batch_size : int, default=32
-        Rows of one step.
+        Rows of one step, at most 2**20.
     learning_rate : float, default=0.01
         Step length.
     order_preserving : bool, default=True
@@ -117,7 +117,7 @@ class FedMLPCalibrator(BaseCalibrator):
         **BaseCalibrator._parameter_constraints,
         "hidden": [tuple, list],
         "epochs": [Interval(Integral, 1, 10**5, closed="both")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, 2**20, closed="both")],
         "learning_rate": [Interval(Real, 0, 1e6, closed="right")],
         "order_preserving": ["boolean"],
     }

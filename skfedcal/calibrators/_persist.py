@@ -9,6 +9,7 @@ import numpy as np
 from skfedcal._files import as_path, write_whole
 from skfedcal._params import FrozenParams
 from skfedcal._version import __version__
+from skfedcal.federation._history import RoundHistory
 from skfedcal.federation._plain import once
 
 __all__ = ["load", "save"]
@@ -19,6 +20,9 @@ _COMMON = ("n_clients_", "n_rounds_", "n_features_in_")
 
 # Parameters that belong to a place, not to the map.
 _NOT_SAVED = ("ledger", "runner")
+
+# Defaults in place of these would claim what nobody has said.
+_GUARANTEE = ("eps", "delta", "unit", "adjacency", "trust", "secure")
 
 _PRIVACY_MODELS = (
     "CentralDP",
@@ -93,9 +97,10 @@ def load(path):
         raise ValueError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError(f"{path} is not a saved calibrator of skfedcal.")
-    if content.get("format_version") != _FORMAT_VERSION:
+    version = content.get("format_version")
+    if isinstance(version, bool) or version != _FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format version {content.get('format_version')!r}; skfedcal "
+            f"{path} has format version {version!r}; skfedcal "
             f"{__version__} reads version {_FORMAT_VERSION}."
         )
     try:
@@ -139,28 +144,40 @@ def _restore(content):
         raise ValueError("n_features_in_ does not fit the classes")
     report = _decode(content["privacy"])
     for key in ("assumptions", "ledger_ids"):
+        if not isinstance(report[key], list):
+            raise ValueError(f"privacy has {key}={report[key]!r}")
         report[key] = tuple(report[key])
     estimator.privacy_ = PrivacyReport(**report)
     _check_report(report, PrivacyReport())
-    estimator.history_ = []
+    estimator.history_ = RoundHistory()
     estimator._check_restored()
     return estimator
 
 
 def _check_report(report, default):
-    """Refuse values of another type than the fields of a report have."""
+    """Refuse what no report says; what a guarantee rests on must be there."""
+    missing = [key for key in _GUARANTEE if key not in report]
+    if missing:
+        raise ValueError(f"privacy lacks {missing}")
+    if report["unit"] not in ("client", "example"):
+        raise ValueError(f"privacy has unit={report['unit']!r}")
     for key, value in report.items():
         usual = type(getattr(default, key))
         if key == "mu" or usual is float:
-            right = isinstance(value, float) or (key == "mu" and value is None)
+            right = (key == "mu" and value is None) or _is_size(value)
         elif usual is dict:
-            right = all(v is None or isinstance(v, float) for v in value.values())
+            right = all(v is None or _is_size(v) for v in value.values())
         elif usual is tuple:
             right = all(isinstance(v, str) for v in value)
         else:
-            right = type(value) is usual
+            right = type(value) is usual and (usual is not int or value >= 0)
         if not right:
             raise ValueError(f"privacy has {key}={value!r}")
+
+
+def _is_size(value):
+    """Tell whether it is a number from 0 to inf; nan is not."""
+    return isinstance(value, float) and value >= 0
 
 
 def _encode(value):

@@ -22,7 +22,7 @@ STANDS_OUT = 2.0
 # Entries that are mapped at a time, so that work arrays stay in the cache.
 CHUNK_CELLS = 1 << 16
 
-STRENGTH = [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})]
+STRENGTH = [Interval(Real, 0, 1e100, closed="both"), StrOptions({"auto"})]
 
 
 class ScalingCalibrator(BaseCalibrator):

@@ -51,7 +51,7 @@ def contribution(clip, setting, model, n_numbers):
 
 def levels_of_counts(levels, height, setting, model):
     """Depths at which rows are counted, the last one that of the leaves."""
-    from skfedcal.evaluation._bounds import auto_levels
+    from skfedcal.evaluation._variances import auto_levels
 
     local = isinstance(model, LocalDP)
     if not isinstance(levels, str):

@@ -13,11 +13,11 @@ Array = NDArray[Any]
 
 # The most even vector leaves the others this part less than an equal share, so that
 # float32 still tells the order.
-_AHEAD = 1e-3
+AHEAD = 1e-3
 
 # Exponents beyond this are exactly 0.
-_VANISHED = 800.0
-_MAX_FACTOR = 1e300
+VANISHED = 800.0
+MAX_FACTOR = 1e300
 
 # Steps of Newton's method; it rises toward the root and has 1e-12 after six or so.
 _MAX_STEPS, _CLOSE = 200, 1e-12
@@ -52,7 +52,7 @@ def temper_to_odds(logits: Array, own: Array) -> Array:
         return -gaps
     others = np.ones(gaps.shape, dtype=bool)
     others[np.arange(len(gaps)), gaps.argmin(axis=1)] = False
-    target = np.minimum(-own, np.log(n_others * (1 - _AHEAD)))
+    target = np.minimum(-own, np.log(n_others * (1 - AHEAD)))
     factor = _factors(gaps[others].reshape(-1, n_others), target)
     return np.maximum(-factor[:, None] * gaps, -_logits.MAX_SPAN)
 
@@ -109,7 +109,7 @@ def _factors(gaps: Array, target: Array) -> Array:
         mean = np.einsum("ij->i", gaps) / gaps.shape[1]
         start = np.fmax((np.log(gaps.shape[1]) - target) / mean, -target / least)
         apart = np.where(gaps > 0, gaps, np.inf).min(axis=1)
-        highest = np.minimum(_VANISHED / apart, _MAX_FACTOR)
+        highest = np.minimum(VANISHED / apart, MAX_FACTOR)
     factor = np.fmin(start, highest)
     extra = gaps - least[:, None]
     going = np.arange(len(gaps))

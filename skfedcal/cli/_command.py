@@ -108,6 +108,18 @@ def seed_number(text: str) -> int:
     return int(text)
 
 
+def class_prior(text: str) -> str | list[float]:
+    """Read class frequencies: a word, or one number per class."""
+    if text in ("uniform", "private"):
+        return text
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not 'uniform', 'private' or numbers such as 0.7,0.3"
+        ) from None
+
+
 def _is_whole(text: str) -> bool:
     # The length bounds int(), which is slow and refuses beyond 4300 digits.
     return text.isascii() and text.isdigit() and len(text) < 20

@@ -15,11 +15,11 @@ class FileOptions(Protocol):
     force: bool
 
 
-def check_input(path: str, expected: str) -> None:
+def check_input(path: str, expected: str, *, folder: bool = False) -> None:
     """Raise if there is no file to read; `expected` says what it should be."""
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path}: no such file. Expected {expected}.")
-    if os.path.isdir(path):
+    if os.path.isdir(path) and not folder:
         raise IsADirectoryError(f"{path} is a folder. Expected {expected}.")
 
 

@@ -47,6 +47,8 @@ or without differential privacy.
 EXAMPLES = """\
 examples:
   skfedcal demo
+  skfedcal compare model.npz --eps none 1
+  skfedcal report model.npz -o report.html
   skfedcal fit model.npz --method temp --eps 1 -o cal.json
   skfedcal predict cal.json model.npz -o proba.npz
 """

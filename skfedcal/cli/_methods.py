@@ -55,7 +55,7 @@ METHODS = {
     "opvector": Method("FedOPVectorCalibrator", (), {"converged": "converged_"}),
     "mlp": Method("FedMLPCalibrator", (), {"epochs per round": "epochs"}),
     "bbq": Method("FedBBQCalibrator", ("n_levels",), {"levels": "n_levels"}),
-    "histogram": Method("FedHistogramCalibrator", (), {"method": "method_"}),
+    "histogram": Method("FedHistogramCalibrator", (), {"curve": "method_"}),
     "bin": Method("FedBinCalibrator", ("n_bins",), {"bins per class": "n_bins"}),
     "topbin": Method("FedTopBinCalibrator", ("n_bins",), {"bins": "n_bins"}),
 }

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
+
+CALIBRATOR = "a calibrator written by `skfedcal fit`"
+
+# As `load_federation`.
+MAX_BYTES = 8 * 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +29,26 @@ class Scores:
         """Number of classes; one column of log-odds means two."""
         return max(2, self.logits.shape[1]) if self.logits.ndim == 2 else 2
 
-    def rows_for(self, calibrator: Any) -> np.ndarray:
-        """Return the rows in the form that the calibrator was fitted on."""
+    def rows(self) -> np.ndarray:
+        """Logits with one column per class."""
         from skfedcal import _logits
 
         rows = self.logits
         if rows.ndim == 1 or rows.shape[1] == 1:
             rows = _logits.as_two_columns(rows)
+        return rows
+
+    def proba(self) -> np.ndarray:
+        """Probabilities as they are."""
+        from skfedcal import _logits
+
+        return _logits.softmax(self.rows())
+
+    def rows_for(self, calibrator: Any) -> np.ndarray:
+        """Return the rows in the form that the calibrator was fitted on."""
+        from skfedcal import _logits
+
+        rows = self.rows()
         one_column = calibrator.n_features_in_ == 1
         if calibrator.input_type == "proba":
             rows = _logits.softmax(rows)
@@ -39,48 +57,68 @@ class Scores:
             return _logits.log_softmax(rows)
         return rows[:, 1:] - rows[:, :1] if one_column else rows
 
+    def places(self, calibrator: Any) -> np.ndarray:
+        """Column of a calibrator's probabilities for each column of the file.
 
-def read_scores(path: str, *, split: str) -> Scores:
-    """Read the rows of one split of an .npz file."""
-    from skfedcal.data import load_federation
+        Columns of the file are in model order, those of a calibrator sorted by class.
+        """
+        import numpy as np
+
+        places: np.ndarray = np.argsort(calibrator._class_map.order)
+        return places
+
+    def check_classes(self, calibrator: Any, path: str, fitted: str) -> None:
+        """Raise unless the calibrator is for as many classes."""
+        n_classes = len(calibrator.classes_)
+        if self.n_classes != n_classes:
+            raise ValueError(
+                f"{path} has logits of {self.n_classes} classes, but {fitted} was "
+                f"fitted on {n_classes}. Use the same model."
+            )
+
+
+def load_calibrator(path: str) -> Any:
+    """Read a calibrator."""
+    from skfedcal import load
+
+    try:
+        return load(path)
+    except ValueError as error:
+        raise ValueError(f"{str(error).rstrip('.')}. Expected {CALIBRATOR}.") from error
+
+
+def read_scores(
+    path: str, *, split: str, columns: dict[str, str] | None = None
+) -> Scores:
+    """Read the rows of one split of a file or a folder."""
+    from skfedcal.data._load import federation_of
+    from skfedcal.data.formats._read import read_arrays
+    from skfedcal.data.formats._roles import check_roles
 
     prefix = "val_" if split == "val" else ""
-    if not zipfile.is_zipfile(path) or f"{prefix}labels" in _array_names(path):
-        rows = load_federation(path, split=split)
+    arrays, found = read_arrays(Path(path), MAX_BYTES, check_roles(columns))
+    if f"{prefix}labels" in arrays:
+        rows = federation_of(arrays, found, Path(path), split)
         return Scores(rows.logits, rows.labels, rows.client_ids, rows.client_names)
-    return Scores(_read_unlabelled(path, prefix))
+    return Scores(_unlabelled(arrays, found, path, prefix))
 
 
-def _array_names(path: str) -> list[str]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return [name.removesuffix(".npy") for name in archive.namelist()]
-    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-        raise ValueError(f"{path} is damaged or not readable: {error}") from error
-
-
-def _read_unlabelled(path: str, prefix: str) -> np.ndarray:
-    """Read logits, or the logarithms of probabilities."""
+def _unlabelled(
+    arrays: dict[str, np.ndarray], names: set[str], path: str, prefix: str
+) -> np.ndarray:
+    """Check logits, or take the logarithms of probabilities."""
     import numpy as np
 
-    from skfedcal.data._load import SCORE_NAMES
     from skfedcal.data._scores import to_logits
+    from skfedcal.data.formats._roles import SCORE_NAMES
 
-    names = _array_names(path)
-    found = [prefix + name for name in SCORE_NAMES if prefix + name in names]
+    found = [prefix + name for name in SCORE_NAMES if prefix + name in arrays]
     if not found:
         raise ValueError(
             f"{path} needs the array '{prefix}logits' or '{prefix}proba'; it has "
             f"{sorted(names)}."
         )
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            rows = archive[found[0]]
-    except MemoryError:
-        raise
-    # zipfile, zlib, tokenize and numpy raise a dozen kinds on damaged bytes.
-    except Exception as error:
-        raise ValueError(f"{path} is damaged or not readable: {error}") from error
+    rows = arrays[found[0]]
     if rows.dtype.kind not in "fiu" or rows.ndim not in (1, 2) or not rows.size:
         raise ValueError(
             f"{path}: {found[0]} must be numbers of shape (n, n_classes) or (n,), got "
@@ -90,5 +128,6 @@ def _read_unlabelled(path: str, prefix: str) -> np.ndarray:
         rows = rows.astype(np.float32 if rows.dtype == np.float16 else np.float64)
     if found[0].endswith("logits"):
         return rows
-    rows = rows.reshape(len(rows), -1)
+    if rows.ndim == 1:
+        rows = rows[:, None]
     return to_logits(rows, max(2, rows.shape[1]), input_type="proba")

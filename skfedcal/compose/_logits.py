@@ -81,7 +81,6 @@ class LogitTransformer(
         ],
         "cv": ["cv_object", None],
     }
-    _doc_link_module = "skfedcal"
 
     def __init__(self, estimator, *, cv=5):
         self.estimator = estimator

@@ -48,7 +48,7 @@ class TorchLogits(TransformerMixin, BaseEstimator):
 
     See Also
     --------
-    LogitTransformer : The same for classifiers of scikit-learn.
+    skfedcal.LogitTransformer : The same for classifiers of scikit-learn.
     skfedcal.training.FedAvgClassifier : Trains a module on clients.
 
     Notes
@@ -77,7 +77,6 @@ class TorchLogits(TransformerMixin, BaseEstimator):
         "input_shape": [tuple, list, None],
         "device": [str],
     }
-    _doc_link_module = "skfedcal"
 
     def __init__(self, module, *, classes=None, input_shape=None, device="cpu"):
         self.module = module

@@ -1,4 +1,4 @@
-"""Federations on disk: one .npz file with logits, labels and clients."""
+"""Federations on disk: files with logits, labels and clients."""
 
 import os
 from pathlib import Path
@@ -16,23 +16,20 @@ from skfedcal.data._load_checks import (
     check_logits,
     log_proba,
 )
-from skfedcal.data._npz import read_npz
 from skfedcal.data._partition import rows_by_client
+from skfedcal.data.formats._read import read_arrays
+from skfedcal.data.formats._roles import CLIENT_NAMES, SCORE_NAMES, check_roles
 
 __all__ = ["load_federation", "save_federation"]
 
-# What a file may hold, by role; the first name present is used.
-SCORE_NAMES = ("logits", "proba", "prob")
-CLIENT_NAMES = ("client", "client_ids")
 
-
-def load_federation(path, *, split=None, max_bytes=8 * 2**30):
-    """Read the logits, labels and clients of a model from an .npz file.
+def load_federation(path, *, split=None, columns=None, max_bytes=8 * 2**30):
+    """Read the logits, labels and clients of a model from a file or a folder.
 
     Parameters
     ----------
     path : str or path-like
-        File with the arrays
+        An .npz file with the arrays
 
         - ``logits`` of shape (n, n_classes), or (n,) for binary log-odds; or
           ``proba`` (also ``prob``), probabilities of shape (n, n_classes), or (n,)
@@ -44,12 +41,24 @@ def load_federation(path, *, split=None, max_bytes=8 * 2**30):
         - ``val_logits``, ``val_labels``, ``val_client`` (optional): further rows to
           calibrate on. The rows above are then for testing.
 
-        Other arrays are not read.
+        Other arrays are not read. Or one of these:
+
+        - an .npy file whose name ends in logits or proba, such as
+          ``model_logits.npy``, with ``model_labels.npy`` and perhaps
+          ``model_client.npy`` beside it;
+        - a .csv, .tsv or .parquet table (the last needs pyarrow) with columns
+          ``logit_0``, ``logit_1``, ... (or ``proba_0``, ...), ``label``, perhaps
+          ``client``, and perhaps ``split``, which is "val" or "test". Scores may end in
+          names of classes instead, which are then the labels;
+        - a folder with one of these files per client, named as the client.
     split : {"auto", "val", "test"} or None, default=None
         Rows to return. None returns the main rows, and those of ``val_*`` as `val`.
         "test" returns the main rows and "val" those of ``val_*``, without the
         other. "auto" returns the rows to calibrate on: ``val_*`` if the file has
         them, else the main rows.
+    columns : dict, default=None
+        Other names of arrays or columns, for the roles "logits" or "proba" (in a table:
+        how the names of its columns begin), "labels" and "client".
     max_bytes : int, default=8 GiB
         Refuse a file whose arrays take more memory than this. Nothing is read before
         this is checked, so a small file cannot fill the memory.
@@ -102,7 +111,13 @@ def load_federation(path, *, split=None, max_bytes=8 * 2**30):
     if not known or split not in (None, "auto", "val", "test"):
         raise ValueError(f"split must be None, 'auto', 'val' or 'test', got {split!r}.")
     path = as_path(path)
-    arrays = _read_format(path, max_bytes)
+    arrays, found = read_arrays(path, max_bytes, check_roles(columns))
+    return federation_of(arrays, found, path, split)
+
+
+def federation_of(arrays, found, path, split):
+    """Check arrays that were read and put them together; see `load_federation`."""
+    _check_names(arrays, found, path)
     has_val = any(name.startswith("val_") for name in arrays)
     if split == "auto":
         split = "val" if has_val else "test"
@@ -196,21 +211,13 @@ def _plain(array, name):
     return array
 
 
-def _read_format(path, max_bytes):
-    """Read the arrays of the format that the file has."""
-    wanted = {*SCORE_NAMES, "labels", *CLIENT_NAMES}
-    wanted |= {f"val_{name}" for name in wanted} | {"client_names"}
-    arrays, found = read_npz(path, wanted, max_bytes)
-    _check_names(arrays, found, path)
-    return arrays
-
-
 def _check_names(arrays, found, path):
     """Say what is there when something needed is not."""
     if "labels" in arrays and any(name in arrays for name in SCORE_NAMES):
         return
+    what = "arrays" if path.suffix.lower() in ("", ".npz") else "names"
     raise ValueError(
-        f"{path} needs the arrays 'logits' (or 'proba') and 'labels'; "
+        f"{path} needs the {what} 'logits' (or 'proba') and 'labels'; "
         f"it has {sorted(found)}."
     )
 

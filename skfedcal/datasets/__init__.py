@@ -1,4 +1,13 @@
-"""Data to try things on: public sets on disk, and data before and after a shift."""
+"""Data to try things on: public sets on disk, and data before and after a shift.
+
+Examples
+--------
+`CORRUPTIONS` has the kinds of `corrupt`, each with the group that it belongs to.
+
+>>> from skfedcal.datasets import CORRUPTIONS
+>>> len(CORRUPTIONS), CORRUPTIONS["snow"]
+(15, 'weather')
+"""
 
 from typing import TYPE_CHECKING
 

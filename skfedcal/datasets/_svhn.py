@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.io import loadmat
 
 from skfedcal.datasets.formats._download import fetch_with_torchvision
 from skfedcal.datasets.formats._layout import (
@@ -20,6 +19,7 @@ from skfedcal.datasets.formats._layout import (
     parts_of,
     scaled,
 )
+from skfedcal.datasets.formats._matlab import read_matlab
 
 __all__ = ["load_svhn"]
 
@@ -105,15 +105,13 @@ def _fetcher(part: str) -> Any:
 
 
 def _read(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    with open(path, "rb") as stream:
-        try:
-            found = loadmat(stream, variable_names=["X", "y"])
-        # scipy raises a dozen kinds on damaged bytes, OSError among them.
-        except Exception as error:
-            raise ValueError(
-                f"{path}: expected a MATLAB file of version 5, found something that "
-                f"cannot be read: {error}"
-            ) from error
+    try:
+        found = read_matlab(path, ("X", "y"))
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: expected a MATLAB file of version 5, found something that "
+            f"cannot be read: {error}."
+        ) from error
     missing = sorted({"X", "y"} - set(found))
     if missing:
         raise ValueError(f"{path}: expected the arrays X and y, found no {missing[0]}.")

@@ -26,12 +26,8 @@ if TYPE_CHECKING:
         federated_roc_auc_score,
     )
     from skfedcal.evaluation._histogram import ScoreHistogram
-    from skfedcal.evaluation._planning import (
-        ExpectedError,
-        Plan,
-        expected_error,
-        plan,
-    )
+    from skfedcal.evaluation._plan import ExpectedError, Plan
+    from skfedcal.evaluation._planning import expected_error, plan
     from skfedcal.evaluation._residuals import ClasswiseResiduals
 
 __all__ = [
@@ -83,7 +79,8 @@ __getattr__, __dir__, _names = attach(
             "federated_roc_auc_score",
         ],
         "_histogram": ["ScoreHistogram"],
-        "_planning": ["ExpectedError", "Plan", "expected_error", "plan"],
+        "_plan": ["ExpectedError", "Plan"],
+        "_planning": ["expected_error", "plan"],
         "_residuals": ["ClasswiseResiduals"],
     },
 )

@@ -1,4 +1,4 @@
-"""Error bounds of the paper, and closed-form variances of counts on few levels.
+"""Error bounds of the paper.
 
 The paper [1]_ states orders of magnitude. The functions named after a theorem give
 them with constant 1 unless the proof has another; they say how an error changes with
@@ -15,7 +15,6 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import exp, expm1, sqrt
 from typing import Any, Literal
 
@@ -47,6 +46,14 @@ def auc_discretisation(n_buckets: int, *, smooth: bool = True) -> float:
     -------
     error : float
         Bound on the absolute error; an estimate of it for smooth scores.
+
+    Examples
+    --------
+    >>> from skfedcal.evaluation import auc_discretisation
+    >>> auc_discretisation(100, smooth=False)
+    0.005
+    >>> round(auc_discretisation(100), 7)
+    3.33e-05
     """
     size = _positive("n_buckets", n_buckets)
     return 1 / 3 / size / size if check_flag("smooth", smooth) else 0.5 / size
@@ -64,6 +71,12 @@ def auc_certificate(counts: Array) -> float:
     -------
     bound : float
         ``sum_i p_i n_i / (2 P N)``.
+
+    Examples
+    --------
+    >>> from skfedcal.evaluation import auc_certificate
+    >>> auc_certificate([[8, 2, 0], [0, 2, 8]])
+    0.02
     """
     pairs = read_array(counts, "counts", np.float64)
     if pairs.ndim != 2 or len(pairs) != 2:
@@ -109,6 +122,14 @@ def auc_bound(
     -------
     error : float
         Order of the expected absolute error.
+
+    Examples
+    --------
+    >>> from skfedcal.evaluation import auc_bound
+    >>> round(auc_bound(10_000, 100), 6)
+    3.3e-05
+    >>> round(auc_bound(10_000, 100, trust="distributed", eps=1.0), 6)
+    0.000133
     """
     n_examples = _positive("n_examples", n_examples)
     start = auc_discretisation(n_buckets)
@@ -155,6 +176,13 @@ def rates_bound(
         Order of the error at the best threshold near the one asked for.
     n_buckets : float
         Buckets it is for.
+
+    Examples
+    --------
+    >>> from skfedcal.evaluation import rates_bound
+    >>> error, n_buckets = rates_bound(10_000, trust="distributed", eps=1.0)
+    >>> round(error, 4), round(n_buckets)
+    (0.0043, 464)
     """
     n_examples = _positive("n_examples", n_examples)
     noise = _noise_share(n_examples, trust, eps)
@@ -192,6 +220,12 @@ def threshold_uncertainty(
     -------
     width : float
         Order of the distance between the two thresholds, for scores spread over [0, 1].
+
+    Examples
+    --------
+    >>> from skfedcal.evaluation import threshold_uncertainty
+    >>> round(threshold_uncertainty(10_000, 10, trust="distributed", eps=1.0), 4)
+    0.0041
     """
     n_examples = _positive("n_examples", n_examples)
     depth = _positive("height", height)
@@ -227,6 +261,13 @@ def calibration_bound(
         ``1 / B + sqrt(B / M)`` and what the noise adds.
     n_buckets : float
         Buckets it is for.
+
+    Examples
+    --------
+    >>> from skfedcal.evaluation import calibration_bound
+    >>> error, n_buckets = calibration_bound(10_000, trust="local", eps=1.0)
+    >>> round(error, 2), round(n_buckets)
+    (0.23, 10)
     """
     n_examples = _positive("n_examples", n_examples)
     noise = _noise_share(n_examples, trust, eps)
@@ -236,89 +277,6 @@ def calibration_bound(
     if n_buckets is None and trust == "local":
         buckets = min(buckets, noise**-0.5)
     return 1 / buckets + sqrt(buckets / n_examples) + buckets * noise, buckets
-
-
-def discrete_laplace_variance(eps: float) -> float:
-    """Variance of discrete Laplace noise, ``P(k) ~ exp(-eps |k|)``.
-
-    Parameters
-    ----------
-    eps : float
-        Budget over sensitivity.
-
-    Returns
-    -------
-    variance : float
-        ``2 a / (1 - a)**2``, a = exp(-eps); below ``2 / eps**2``.
-    """
-    return 2 * exp(-eps) / expm1(-eps) ** 2
-
-
-def prefix_std(levels: Sequence[int], variances: Sequence[float]) -> float:
-    """Standard deviation of the noise in a count below a threshold, at any leaf edge.
-
-    Least squares over all levels. Levels are nested, so that the squares of a linear
-    functional split into orthogonal parts, one per level, and nothing needs solving.
-
-    Parameters
-    ----------
-    levels : sequence of int
-        Bit depths, increasing; the last one is the height.
-    variances : sequence of float
-        Variance of the noise in a count of each level.
-
-    Returns
-    -------
-    std : float
-        Root of the mean variance over all edges. At ``eps=1`` and height 10, with eps
-        divided equally: 10.95 for (2, 6, 10), 16.7 for all ten levels, 30.7 for one.
-    """
-    # H' S^-1 H is a sum of width / variance times the projection on vectors that are
-    # constant in the nodes of a level.
-    widths = 2 ** (levels[-1] - np.asarray(levels))
-    weight = widths / np.asarray(variances, dtype=np.float64)
-    spread = 1 / np.cumsum(weight[::-1])[::-1]
-    edges = np.arange(2 ** levels[-1] + 1)[:, None]
-    whole, rest = np.divmod(edges, widths)
-    norms = whole * widths + rest**2 / widths
-    parts = np.diff(norms, axis=1, prepend=0.0)
-    return sqrt(float((parts * spread).sum(axis=1).mean()))
-
-
-def raw_prefix_std(height: int, variance: float) -> float:
-    """Give the same for the paper's sum of dyadic counts, without least squares.
-
-    Parameters
-    ----------
-    height : int
-        Binary levels h, all of them counted.
-    variance : float
-        Variance of the noise in each count.
-
-    Returns
-    -------
-    std : float
-        ``sqrt(variance * h / 2)``: every second level has a count in the sum.
-    """
-    return sqrt(variance * height / 2)
-
-
-def auto_levels(height: int, bits: int = 4) -> tuple[int, ...]:
-    """Bit depths of `bits` each, counted from the leaves: (2, 6, 10) for height 10.
-
-    Parameters
-    ----------
-    height : int
-        Depth of the leaves.
-    bits : int, default=4
-        Bits from one level to the next.
-
-    Returns
-    -------
-    levels : tuple of int
-        Increasing.
-    """
-    return tuple(range(height, 0, -bits))[::-1]
 
 
 def _noise_share(n_examples: float, trust: Trust, eps: float | None) -> float:

@@ -19,6 +19,7 @@ from skfedcal.evaluation._levels import release_levels, split_levels
 from skfedcal.evaluation._noise import NoiseModel
 from skfedcal.evaluation._ranking import RankingAnswers
 from skfedcal.evaluation._thresholds import ThresholdAnswers
+from skfedcal.federation._history import RoundHistory
 
 if TYPE_CHECKING:
     from skfedcal.data._dataset import FederatedDataset
@@ -127,7 +128,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         self.n_examples_ = float(self.counts_.sum())
         self.n_clients_ = n_clients
         self.privacy_ = privacy
-        self.history_ = list(history)
+        self.history_ = RoundHistory(history)
 
     @classmethod
     def fit(

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal._params import as_number
-from skfedcal.evaluation._bounds import discrete_laplace_variance
 from skfedcal.evaluation._noise import LevelLaw, NoiseModel
+from skfedcal.evaluation._variances import discrete_laplace_variance
 from skfedcal.privacy._client_models import DistributedDP, LocalDP, SourceDP
 from skfedcal.privacy._models import CentralDP, SecureAggregation, check_model
 from skfedcal.privacy._oracles import Oracle, choose_oracle

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal.evaluation._bounds import auto_levels
 from skfedcal.evaluation._grid import SPACES
 from skfedcal.evaluation._noise import LevelLaw, NoiseModel
+from skfedcal.evaluation._variances import auto_levels
 from skfedcal.privacy._client_models import LocalDP
 
 Array = NDArray[Any]

@@ -195,7 +195,7 @@ class ThresholdAnswers(Answers):
                 float((counts * weight).sum()) for weight in weights(metric, both)
             )
             if lower > 0:
-                share = upper / lower
+                share = min(max(upper / lower, 0.0), 1.0)  # noise may leave [0, 1]
                 share = 2 * share / (1 + share) if metric == "f1" else share
                 corners.append(abs(share - value))
         return min(max(corners, default=1.0), 1.0) if inside.any() else 0.0

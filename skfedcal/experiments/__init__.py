@@ -1,4 +1,4 @@
-"""Tables of the papers about training and calibration, at a size for one machine."""
+"""Methods side by side, and the tables of the papers, at a size for one machine."""
 
 from typing import TYPE_CHECKING
 
@@ -9,8 +9,16 @@ if TYPE_CHECKING:
     from skfedcal.experiments._results import ResultTable
     from skfedcal.experiments._skew import skew_table
     from skfedcal.experiments._train_time import train_time_table
+    from skfedcal.experiments.comparison import Comparison, compare
 
-__all__ = ["ResultTable", "participation_grid", "skew_table", "train_time_table"]
+__all__ = [
+    "Comparison",
+    "ResultTable",
+    "compare",
+    "participation_grid",
+    "skew_table",
+    "train_time_table",
+]
 
 __getattr__, __dir__, _names = attach(
     __name__,
@@ -19,5 +27,6 @@ __getattr__, __dir__, _names = attach(
         "_results": ["ResultTable"],
         "_skew": ["skew_table"],
         "_train_time": ["train_time_table"],
+        "comparison": ["Comparison", "compare"],
     },
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import product
 from math import nan
 from typing import Any
@@ -13,7 +15,8 @@ from numpy.typing import ArrayLike
 from skfedcal._params import as_number
 from skfedcal.experiments._methods import with_defaults
 from skfedcal.experiments._results import ResultTable
-from skfedcal.experiments._splits import check_lists, read_splits
+from skfedcal.experiments._splits import Split, check_lists, read_splits
+from skfedcal.experiments._store import CellStore
 from skfedcal.training import FedAvgClassifier
 
 DEFAULTS = {
@@ -45,6 +48,7 @@ def participation_grid(
     n_clients: int = 50,
     test_size: float = 0.2,
     seeds: Sequence[int] = (0, 1, 2),
+    store: str | os.PathLike[str] | None = None,
     **params: Any,
 ) -> ResultTable:
     """Count rounds to an accuracy by share of clients (C) and local epochs (E).
@@ -70,6 +74,8 @@ def participation_grid(
         Share of all rows for the test, which decide when to stop.
     seeds : sequence of int, default=(0, 1, 2)
         Each makes another test set, other clients and other first parameters.
+    store : str or path-like, default=None
+        Folder where finished fits are kept; a run that was killed goes on.
     **params : dict
         Parameters of `FedAvgClassifier`. Unless given: an MLP of 64, at most 100
         rounds, batches of 10, ``lr=0.1``.
@@ -102,9 +108,9 @@ def participation_grid(
     check_lists(shares=shares, epochs=epochs)
     as_number("target_accuracy", target_accuracy)
     sizes = {"n_clients": n_clients, "test_size": test_size}
+    cells, data = CellStore(store), (X, y)
     runs = []
     for names, split in read_splits(X, y, [alpha], seeds, **sizes):
-        rows, labels, ids = split.train
         for share, n_epochs in product(shares, epochs):
             clf = FedAvgClassifier(
                 clients_per_round=share,
@@ -114,9 +120,12 @@ def participation_grid(
                 classes=split.classes,
                 random_state=names["seed"],
                 **merged,
-            ).fit(rows, labels, client_ids=ids)
+            )
+            work = partial(_end, clf, split, target_accuracy)
+            settings = {**names, **sizes, "data": data, "params": clf.get_params()}
             cell = {"C": share, "E": n_epochs, "seed": names["seed"]}
-            runs.append({**cell, **_end(clf, target_accuracy)})
+            end = cells.kept({"table": "participation", **settings}, work)
+            runs.append({**cell, **end})
     return ResultTable(
         f"Rounds to an accuracy of {target_accuracy:.0%} by share C of clients and "
         "local epochs E",
@@ -127,8 +136,10 @@ def participation_grid(
     )
 
 
-def _end(clf: Any, target: float) -> dict[str, float]:
-    """What the last round left."""
+def _end(clf: Any, split: Split, target: float) -> dict[str, float]:
+    """Train; what the last round left."""
+    rows, labels, ids = split.train
+    clf.fit(rows, labels, client_ids=ids)
     last = asdict(clf.scores_[-1])
     reached = last["accuracy"] >= target
     asked = sum(record.n_clients for record in clf.history_)

@@ -1,9 +1,11 @@
-"""Measured values by row, as text, Markdown and JSON."""
+"""Measured values by row, as text, Markdown, LaTeX, CSV and JSON."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan, sqrt
 from typing import Any
@@ -31,6 +33,10 @@ class ResultTable:
         not.
     settings : dict, default={}
         What all runs share.
+    spread : collection of str, default=None
+        Values whose deviation over seeds is shown; None is all of them.
+    stars : dict of str to collection of tuple, default={}
+        Rows, by their keys, whose value in a column is marked with a star.
 
     Examples
     --------
@@ -53,6 +59,8 @@ class ResultTable:
     values: Mapping[str, str]
     runs: Sequence[Run]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    spread: Collection[str] | None = None
+    stars: Mapping[str, Collection[tuple]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("values", "settings"):
@@ -61,6 +69,8 @@ class ResultTable:
         for name in ("keys", "runs"):
             if not isinstance(getattr(self, name), list | tuple):
                 raise TypeError(f"{name}={getattr(self, name)!r}: pass a list.")
+        if not all(isinstance(key, str) for key in self.keys):
+            raise TypeError(f"keys={self.keys!r}: pass names.")
         for form in self.values.values():
             if not isinstance(form, str):
                 raise TypeError(f"values has {form!r}; pass a format such as '.2f'.")
@@ -112,17 +122,51 @@ class ResultTable:
             self.settings,
         )
 
-    def to_text(self) -> str:
-        """Return the title and aligned columns."""
-        table = text_table(self._header(), self._cells(), n_left=len(self.keys))
-        return f"{self.title}\n{table}"
+    def to_text(self, width: int | None = None) -> str:
+        """Return the title and aligned columns.
+
+        Parameters
+        ----------
+        width : int, default=None
+            Where one table would be wider, columns go on in a second one below, with
+            the keys again. None is one table.
+        """
+        n_keys = len(self.keys)
+        lines = [self._header(), *self._cells()]
+        parts = []
+        for columns in _parts(lines, n_keys, width):
+            chosen = [[line[i] for i in columns] for line in lines]
+            parts.append(text_table(chosen[0], chosen[1:], n_left=n_keys))
+        return "\n".join([str(self.title), "\n\n".join(parts)])
 
     def to_markdown(self) -> str:
         """Return a table in Markdown."""
         header = self._header()
         rule = ["---"] * len(self.keys) + ["--:"] * len(self.values)
-        lines = [header, rule, *self._cells()]
-        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+        n_keys = len(self.keys)
+        cells = [[*map(_markdown, c[:n_keys]), *c[n_keys:]] for c in self._cells()]
+        return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *cells))
+
+    def to_latex(self) -> str:
+        """Return a ``tabular`` environment that needs no package."""
+        form = "l" * len(self.keys) + "r" * len(self.values)
+        header, *rows = (
+            " & ".join(map(_latex, cells)) + r" \\"
+            for cells in (self._header(), *self._cells())
+        )
+        lines = [rf"\begin{{tabular}}{{{form}}}", r"\hline", header, r"\hline"]
+        return "\n".join([*lines, *rows, r"\hline", r"\end{tabular}"])
+
+    def to_csv(self) -> str:
+        """Return one line per row: keys, then mean and ``sd_`` of each value."""
+        names = [part for name in self.values for part in (name, f"sd_{name}")]
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([*self.keys, "n_runs", *names])
+        for row in self.rows:
+            numbers = [row[name] if _is_number(row[name]) else "" for name in names]
+            writer.writerow([*(row[k] for k in self.keys), row["n_runs"], *numbers])
+        return stream.getvalue()
 
     def to_json(self) -> str:
         """Return title, settings and all runs; a value that there is not is null."""
@@ -159,13 +203,59 @@ class ResultTable:
 
     def _cells(self) -> list[list[str]]:
         return [
-            [str(row[key]) for key in self.keys]
-            + [
-                _shown(row[name], row[f"sd_{name}"], form)
-                for name, form in self.values.items()
-            ]
+            [_one_line(row[key]) for key in self.keys]
+            + [self._cell(row, name) for name in self.values]
             for row in self.rows
         ]
+
+    def _cell(self, row: Mapping[str, Any], name: str) -> str:
+        spread = self.spread is None or name in self.spread
+        deviation = row[f"sd_{name}"] if spread else nan
+        text = _shown(row[name], deviation, self.values[name])
+        keys = tuple(row[key] for key in self.keys)
+        return text + "*" * (keys in self.stars.get(name, ()))
+
+
+def _parts(
+    lines: Sequence[Sequence[str]], n_keys: int, width: int | None
+) -> list[list[int]]:
+    """Columns of each table that is as wide as `width` allows, keys first."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    keys = list(range(n_keys))
+    left = sum(widths[:n_keys]) + 2 * n_keys
+    parts, used = [list(keys)], left
+    for i in range(n_keys, len(widths)):
+        if width is not None and used + widths[i] > width and len(parts[-1]) > n_keys:
+            parts.append(list(keys))
+            used = left
+        parts[-1].append(i)
+        used += widths[i] + 2
+    return parts
+
+
+# Letters that mean something to LaTeX and have no form with a backslash before them.
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    **{letter: f"\\{letter}" for letter in "%&_#${}"},
+}
+
+
+def _latex(text: str) -> str:
+    return "".join(LATEX.get(letter, letter) for letter in text)
+
+
+def _markdown(text: str) -> str:
+    """Name of a row, with a backslash before what would be a mark or HTML."""
+    return "".join(f"\\{c}" if c in "\\|<*`[]" else c for c in text)
+
+
+def _one_line(value: Any) -> str:
+    return " ".join(str(value).split())
 
 
 def _is_number(value: Any) -> bool:
@@ -185,10 +275,16 @@ def _mean_and_deviation(numbers: Sequence[float]) -> tuple[float, float]:
 def _shown(mean: float, deviation: float, form: str) -> str:
     if isnan(mean):
         return "-"
-    text = format(mean, form).removesuffix("%")
+    text = _formatted(mean, form)
     if isnan(deviation):
         return text
-    return f"{text} (sd {format(deviation, form).removesuffix('%')})"
+    return f"{text} (sd {_formatted(deviation, form.lstrip('+'))})"
+
+
+def _formatted(value: float, form: str) -> str:
+    text = format(value, form).removesuffix("%")
+    # A negative number that is shown as nothing has no sign.
+    return text if text.strip("-+0.") or text[0] != "-" else text.lstrip("-")
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from skfedcal.experiments._splits import Array
@@ -23,22 +25,30 @@ SCORES = {
 }
 
 
-def score(labels: Array, proba: Array, classes: Array, seed: int) -> dict[str, float]:
+def score(
+    labels: Array, proba: Array, classes: Array, seed: int, n_bins: int = 15
+) -> dict[str, float]:
     """Scores of probabilities whose columns are `classes`.
 
     `balanced` is the mean over classes of the share of their rows that are right;
-    `floor` the cwECE that a calibrated model would show on as many rows.
+    `floor` the cwECE that a calibrated model would show on as many rows, `floor_sd` its
+    deviation.
     """
     right = classes[proba.argmax(axis=1)] == labels
     by_class = [right[labels == name].mean() for name in np.unique(labels)]
     floor = calibration_floor(
-        proba, metric="classwise_calibration_error", random_state=seed
+        proba,
+        metric="classwise_calibration_error",
+        n_bins=n_bins,
+        random_state=seed,
     )
+    named: dict[str, Any] = {"labels": classes, "n_bins": n_bins}
     return {
         "accuracy": float(right.mean()),
         "balanced": float(np.mean(by_class)),
-        "cwECE": float(classwise_calibration_error(labels, proba, labels=classes)),
+        "cwECE": float(classwise_calibration_error(labels, proba, **named)),
         "floor": float(floor.mean),
-        "ECE": float(expected_calibration_error(labels, proba, labels=classes)),
+        "floor_sd": float(floor.std),
+        "ECE": float(expected_calibration_error(labels, proba, **named)),
         "NLL": float(negative_log_likelihood(labels, proba, labels=classes)),
     }

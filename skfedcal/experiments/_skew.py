@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -10,7 +12,8 @@ from numpy.typing import ArrayLike
 from skfedcal.experiments._methods import Method, chosen, skew_methods, with_defaults
 from skfedcal.experiments._results import ResultTable
 from skfedcal.experiments._scores import SCORES, score
-from skfedcal.experiments._splits import read_splits
+from skfedcal.experiments._splits import Split, read_splits
+from skfedcal.experiments._store import CellStore
 
 # The regime of the paper: all clients, few rounds, three passes with momentum.
 DEFAULTS = {
@@ -31,6 +34,7 @@ def skew_table(
     n_clients: int = 10,
     test_size: float = 0.2,
     seeds: Sequence[int] = (0, 1, 2),
+    store: str | os.PathLike[str] | None = None,
     **params: Any,
 ) -> ResultTable:
     """Compare training methods under label skew (Tables II to IV of FL-FCR).
@@ -54,6 +58,8 @@ def skew_table(
         Share of all rows for the test.
     seeds : sequence of int, default=(0, 1, 2)
         Each makes another test set, other clients and other first parameters.
+    store : str or path-like, default=None
+        Folder where finished fits are kept; a run that was killed goes on.
     **params : dict
         Parameters of `FedAvgClassifier` for all methods. Unless given: an MLP of 64,
         10 rounds of all clients, three passes each, ``lr=0.02`` and ``momentum=0.9``.
@@ -80,14 +86,13 @@ def skew_table(
     merged = with_defaults(params, DEFAULTS)
     makers = chosen(methods, skew_methods())
     sizes = {"n_clients": n_clients, "test_size": test_size}
+    cells, data = CellStore(store), (X, y)
     runs = []
     for names, split in read_splits(X, y, alphas, seeds, **sizes):
-        rows, labels, ids = split.train
-        test_rows, truth = split.test
         for method, make in makers.items():
-            clf = make(classes=split.classes, random_state=names["seed"], **merged)
-            proba = clf.fit(rows, labels, client_ids=ids).predict_proba(test_rows)
-            scores = score(truth, proba, clf.classes_, names["seed"])
+            which = {**names, **sizes, "data": data, "make": make, "params": merged}
+            work = partial(_scores, make, split, names["seed"], merged)
+            scores = cells.kept({"table": "skew", **which}, work)
             runs.append({**names, "method": method, **scores})
     return ResultTable(
         "Training methods by label skew",
@@ -96,3 +101,14 @@ def skew_table(
         runs,
         {**sizes, **merged},
     )
+
+
+def _scores(
+    make: Method, split: Split, seed: int, params: Mapping[str, Any]
+) -> dict[str, float]:
+    """Train one classifier and measure it."""
+    rows, labels, ids = split.train
+    test_rows, truth = split.test
+    clf = make(classes=split.classes, random_state=seed, **params)
+    proba = clf.fit(rows, labels, client_ids=ids).predict_proba(test_rows)
+    return score(truth, proba, clf.classes_, seed)

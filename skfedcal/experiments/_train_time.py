@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -19,6 +21,7 @@ from skfedcal.experiments._methods import (
 from skfedcal.experiments._results import ResultTable
 from skfedcal.experiments._scores import SCORES, score
 from skfedcal.experiments._splits import Split, read_splits
+from skfedcal.experiments._store import CellStore
 
 # Few clients in a round and several passes each: the averaged model favours classes.
 DEFAULTS = {
@@ -41,6 +44,7 @@ def train_time_table(
     calibration_size: float = 0.2,
     test_size: float = 0.3,
     seeds: Sequence[int] = (0, 1, 2),
+    store: str | os.PathLike[str] | None = None,
     **params: Any,
 ) -> ResultTable:
     """Compare calibration in training, after it, and both (Table 4 of the paper).
@@ -67,6 +71,8 @@ def train_time_table(
         Share of all rows for the test.
     seeds : sequence of int, default=(0, 1, 2)
         Each makes another test set, other clients and other first parameters.
+    store : str or path-like, default=None
+        Folder where finished fits are kept; a run that was killed goes on.
     **params : dict
         Parameters of `FedAvgClassifier` for all methods. Unless given: an MLP of 64,
         30 rounds of a quarter of the clients, five passes each, ``lr=0.1``.
@@ -101,11 +107,14 @@ def train_time_table(
         "test_size": test_size,
         "calibration_size": calibration_size,
     }
+    cells, data = CellStore(store), (X, y)
     runs = []
     for names, split in read_splits(X, y, alphas, seeds, **sizes):
         for method, make in makers.items():
-            clf = make(classes=split.classes, random_state=names["seed"], **merged)
-            for calibrator, scores in _calibrated(clf, fitters, split, names["seed"]):
+            work = partial(_calibrated, make, fitters, split, names["seed"], merged)
+            settings = {**names, **sizes, "data": data, "make": make, "params": merged}
+            settings |= {"table": "train time", "calibrators": dict(fitters)}
+            for calibrator, scores in cells.kept(settings, work):
                 which = {"method": method, "calibrator": calibrator}
                 runs.append({**names, **which, **scores})
     return ResultTable(
@@ -118,19 +127,26 @@ def train_time_table(
 
 
 def _calibrated(
-    clf: Any, calibrators: Mapping[str, Any], split: Split, seed: int
-) -> Iterator[tuple[str, dict[str, float]]]:
+    make: Method,
+    calibrators: Mapping[str, Any],
+    split: Split,
+    seed: int,
+    params: Mapping[str, Any],
+) -> list[tuple[str, dict[str, float]]]:
     """Train once; scores with each calibrator."""
+    clf = make(classes=split.classes, random_state=seed, **params)
     X, y, ids = split.train
     clf.fit(X, y, client_ids=ids)
     X, y, ids = split.calibration
     clients = clf.client_logits(X, y, client_ids=ids)
     test_X, test_y = split.test
     logits = clf.predict_logits(test_X)
+    found = []
     for name, calibrator in calibrators.items():
         if calibrator is None:
             proba = _logits.softmax(logits)
         else:
             fitted = clone(calibrator).set_params(classes=clf.classes_).fit(clients)
             proba = fitted.predict_proba(logits)
-        yield name, score(test_y, proba, clf.classes_, seed)
+        found.append((name, score(test_y, proba, clf.classes_, seed)))
+    return found

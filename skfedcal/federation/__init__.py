@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from skfedcal.federation._backends import Backend, InProcess, Joblib
     from skfedcal.federation._endpoint import PartialSum, Request, respond
     from skfedcal.federation._flower import FlowerTransport, make_client_app
+    from skfedcal.federation._history import RoundHistory
     from skfedcal.federation._in_process import InProcessTransport
     from skfedcal.federation._messages import MessageBackend, Transport
     from skfedcal.federation._policy import SitePolicy
@@ -33,6 +34,7 @@ __all__ = [
     "RemoteClients",
     "Request",
     "Roster",
+    "RoundHistory",
     "RoundRecord",
     "Site",
     "SiteKey",
@@ -50,6 +52,7 @@ __getattr__, __dir__, _names = attach(
         "_backends": ["Backend", "InProcess", "Joblib"],
         "_endpoint": ["PartialSum", "Request", "respond"],
         "_flower": ["FlowerTransport", "make_client_app"],
+        "_history": ["RoundHistory"],
         "_in_process": ["InProcessTransport"],
         "_messages": ["MessageBackend", "Transport"],
         "_policy": ["SitePolicy"],

@@ -30,6 +30,28 @@ class Backend(Protocol):
     What `total` returns is an opened sum: an engine refuses one of fewer clients than
     ``request.n_min`` (`Request.check_clients`), and one that masks replies never opens
     it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal import (
+    ...     FederatedDataset, FederatedRunner, FedTempCalibrator, make_federation)
+    >>> from skfedcal.federation import respond
+    >>> class OneByOne:
+    ...     def __init__(self, clients):
+    ...         self.clients = clients
+    ...     def ids(self):
+    ...         return self.clients.names
+    ...     def total(self, request, cohort):
+    ...         parts = [respond(request, self.clients.slice(i, i + 1)) for i in cohort]
+    ...         return sum(parts[1:], parts[0])
+    >>> fed = make_federation(n_clients=20, n_samples=500, random_state=0)
+    >>> offsets = np.searchsorted(fed.client_ids, np.arange(21))
+    >>> clients = FederatedDataset(fed.logits, fed.labels, offsets, range(20), 10)
+    >>> runner = FederatedRunner(backend=OneByOne(clients))
+    >>> own = FedTempCalibrator(runner=runner).fit(fed.clients)
+    >>> own.temperature_ == FedTempCalibrator().fit(fed.clients).temperature_
+    True
     """
 
     def ids(self) -> Sequence[Hashable]:
@@ -44,6 +66,16 @@ class InProcess:
     """All clients in one array, asked in one vectorised call.
 
     `first` is the position of the first client, where this engine has a part of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal import FederatedDataset
+    >>> from skfedcal.federation import InProcess
+    >>> rows, labels = np.zeros((6, 2)), np.zeros(6, dtype=int)
+    >>> clients = FederatedDataset(rows, labels, np.arange(7), range(6), n_classes=2)
+    >>> len(InProcess(clients).ids())
+    6
     """
 
     clients: FederatedDataset
@@ -60,7 +92,18 @@ class InProcess:
 
 @dataclass(frozen=True, slots=True)
 class Joblib:
-    """Clients shared out over threads (numpy releases the lock) or processes."""
+    """Clients shared out over threads (numpy releases the lock) or processes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal import FederatedDataset
+    >>> from skfedcal.federation import Joblib
+    >>> rows, labels = np.zeros((6, 2)), np.zeros(6, dtype=int)
+    >>> clients = FederatedDataset(rows, labels, np.arange(7), range(6), n_classes=2)
+    >>> len(Joblib(clients, n_jobs=2).ids())
+    6
+    """
 
     clients: FederatedDataset
     n_jobs: int = -1

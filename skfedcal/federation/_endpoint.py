@@ -63,6 +63,23 @@ class Request:
         Name of the run, the same when it is taken up again.
     max_colluders : int, default=0
         Clients of a sum that may tell the server what they know.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal import (
+    ...     FederatedDataset, FederatedRunner, FedTempCalibrator, make_federation)
+    >>> from skfedcal.federation import InProcess
+    >>> class Watched(InProcess):
+    ...     def total(self, request, cohort):
+    ...         print(request.round_index, sorted(request.codec.blocks), len(cohort))
+    ...         return super().total(request, cohort)
+    >>> fed = make_federation(n_clients=20, n_samples=500, random_state=0)
+    >>> offsets = np.searchsorted(fed.client_ids, np.arange(21))
+    >>> clients = FederatedDataset(fed.logits, fed.labels, offsets, range(20), 10)
+    >>> runner = FederatedRunner(backend=Watched(clients), n_rounds=1)
+    >>> calibrator = FedTempCalibrator(solver="grid", runner=runner).fit(fed.clients)
+    0 ['slopes'] 20
     """
 
     algorithm: FederatedAlgorithm[Any]
@@ -117,6 +134,15 @@ class PartialSum:
     `n_units` counts what was bounded one by one: clients, or their rows. `seconds` is
     the time that clients computed; only a simulation measures it, as it tells of a
     client's rows. `faults` says, by name, why clients were left out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal.federation import PartialSum
+    >>> parts = [PartialSum({"counts": np.array([[1, n]])}, 1, 1) for n in (2, 5)]
+    >>> both = parts[0] + parts[1]
+    >>> both.total["counts"].tolist(), both.n_clients
+    ([[2, 7]], 2)
     """
 
     total: Mapping[str, Integers]
@@ -154,6 +180,24 @@ def respond(
         One client at a site, or many in a simulation.
     positions : ndarray of int, default=None
         Places of the clients among all of them; needed where clients draw seeded words.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal import (
+    ...     FederatedDataset, FederatedRunner, FedTempCalibrator, make_federation)
+    >>> from skfedcal.federation import InProcess, respond
+    >>> class Watched(InProcess):
+    ...     def total(self, request, cohort):
+    ...         answer = respond(request, self.clients, cohort)
+    ...         print(answer.n_clients, answer.n_units)
+    ...         return answer
+    >>> fed = make_federation(n_clients=20, n_samples=500, random_state=0)
+    >>> offsets = np.searchsorted(fed.client_ids, np.arange(21))
+    >>> clients = FederatedDataset(fed.logits, fed.labels, offsets, range(20), 10)
+    >>> runner = FederatedRunner(backend=Watched(clients), n_rounds=1)
+    >>> calibrator = FedTempCalibrator(solver="grid", runner=runner).fit(fed.clients)
+    20 20
     """
     units = clients.by_row() if request.unit == "example" else clients
     total = request.codec.zeros()

@@ -60,6 +60,14 @@ class FlowerTransport:
     ------
     NotEnoughClientsError
         If fewer than `min_nodes` sites are there after `wait`; it says who is missing.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator
+    >>> from skfedcal.federation import FlowerTransport, RemoteClients
+    >>> def main(grid, context):
+    ...     sites = RemoteClients(FlowerTransport(grid, min_nodes=3))
+    ...     FedTempCalibrator(classes=[0, 1, 2]).fit(sites).save("cal.json")
     """
 
     def __init__(
@@ -216,6 +224,14 @@ def make_client_app(load: Load | None = None) -> ClientApp:
     Returns
     -------
     ClientApp
+
+    Examples
+    --------
+    >>> from skfedcal.federation import SiteRows, make_client_app
+    >>> def load(config):
+    ...     return SiteRows([[2.0, 0.0], [0.5, 1.0]], ["sick", "well"])
+    >>> type(make_client_app(load)).__name__
+    'ClientApp'
     """
     import_flwr()
     from flwr.app import ConfigRecord

@@ -42,6 +42,18 @@ class Transport(Protocol):
 
     A message is a flat dict of strings, numbers, bytes and lists of one of these, with
     named numpy arrays beside it. How long an exchange may take is up to the transport.
+
+    Examples
+    --------
+    >>> from skfedcal import make_federation
+    >>> from skfedcal.federation import InProcessTransport, Site, SiteRows
+    >>> fed = make_federation(n_clients=2, n_samples=100, random_state=0)
+    >>> sites = {name: Site(name, SiteRows(*rows))
+    ...          for name, rows in zip("ab", fed.clients)}
+    >>> transport = InProcessTransport(sites)
+    >>> replies = transport.call("hello", {name: ({}, {}) for name in transport.ids()})
+    >>> sorted(replies)
+    ['a', 'b']
     """
 
     def ids(self) -> Sequence[Hashable]:
@@ -87,6 +99,18 @@ class MessageBackend:
     ----------
     faults : dict
         What was wrong in the last sum, by name of the site.
+
+    Examples
+    --------
+    >>> from skfedcal import make_federation
+    >>> from skfedcal.federation import (
+    ...     MessageBackend, InProcessTransport, Site, SitePolicy, SiteRows)
+    >>> fed = make_federation(n_clients=4, n_samples=600, n_classes=4, random_state=0)
+    >>> policy = SitePolicy(allow_plain=True)
+    >>> sites = {name: Site(name, SiteRows(*rows), policy=policy)
+    ...          for name, rows in zip("abcd", fed.clients)}
+    >>> MessageBackend(InProcessTransport(sites)).ids()
+    ['a', 'b', 'c', 'd']
     """
 
     def __init__(

@@ -124,6 +124,14 @@ class Reading:
         any number.
     rows : {'logits', 'given', 'features'}, default='logits'
         What the algorithm sees: logits of all classes, scores as they are, or features.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal.federation import Reading, SiteRows
+    >>> rows = SiteRows(np.array([[2.0, 0.0], [0.5, 1.0]]), np.array(["sick", "well"]))
+    >>> Reading(("sick", "well")).dataset(rows, "hospital-a").labels.tolist()
+    [0, 1]
     """
 
     classes: tuple[Label, ...]

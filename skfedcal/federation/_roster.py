@@ -31,6 +31,12 @@ class SiteKey:
         Name of the site in the roster.
     key : Ed25519PrivateKey
         What it signs with.
+
+    Examples
+    --------
+    >>> from skfedcal.federation import SiteKey
+    >>> SiteKey.generate("hospital-a")
+    SiteKey('hospital-a')
     """
 
     name: str
@@ -89,6 +95,13 @@ class Roster:
     ----------
     sites : mapping of str to bytes
         Public key of each site.
+
+    Examples
+    --------
+    >>> from skfedcal.federation import Roster, SiteKey
+    >>> keys = [SiteKey.generate(name) for name in ("hospital-a", "hospital-b")]
+    >>> sorted(Roster({key.name: key.public for key in keys}).sites)
+    ['hospital-a', 'hospital-b']
     """
 
     sites: Mapping[str, bytes]

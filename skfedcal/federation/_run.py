@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from skfedcal.algorithms._base import Array
 from skfedcal.exceptions import CheckpointError, CheckpointWarning
 from skfedcal.federation import _checkpoint
@@ -36,6 +38,14 @@ class RoundRecord:
         Released sums.
     faults : dict of str to str
         Why clients were left out, by name.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator, make_federation
+    >>> fed = make_federation(n_clients=50, n_samples=1000, random_state=0)
+    >>> record = FedTempCalibrator(eps=1.0, random_state=0).fit(fed.clients).history_[0]
+    >>> record.round, record.n_clients, record.bytes_up, sorted(record.total)
+    (0, 50, 8, ['slopes'])
     """
 
     round: int
@@ -47,6 +57,26 @@ class RoundRecord:
     client_seconds: float
     total: dict[str, Array] = field(repr=False)
     faults: dict[str, str] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether all is the same; times that were not taken are."""
+        if not isinstance(other, RoundRecord):
+            return NotImplemented
+        mine, its = self._numbers(), other._numbers()
+        return (
+            self.faults == other.faults
+            and mine.keys() == its.keys()
+            and all(np.array_equal(mine[key], its[key], equal_nan=True) for key in mine)
+        )
+
+    # Of a record, with its arrays, no key can be made.
+    __hash__ = None  # type: ignore[assignment]
+
+    def _numbers(self) -> dict[str, Any]:
+        plain = ("round", "n_clients", "n_cohorts", "bytes_up", "bytes_down", "seconds",
+                 "client_seconds")  # fmt: skip
+        blocks = {f"total {name}": values for name, values in self.total.items()}
+        return {name: getattr(self, name) for name in plain} | blocks
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from skfedcal.federation._backends import Backend
 from skfedcal.federation._cohorts import Cohort, Positions, Schedule
 from skfedcal.federation._endpoint import PartialSum, Request
 from skfedcal.federation._engines import engine_of
+from skfedcal.federation._history import RoundHistory
 from skfedcal.federation._run import RoundRecord, Run
 from skfedcal.federation._settings import (
     check_masked_sums,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 _COHORT_STREAM, _KEY_STREAM = 1, 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FederatedRunner(FrozenParams):
     """Run rounds over clients: who takes part, on which engine, with which safety net.
 
@@ -142,7 +143,7 @@ class FederatedRunner(FrozenParams):
         *,
         n_classes: int | None = None,
         on_round: Callable[[Any, RoundRecord], bool] | None = None,
-    ) -> tuple[Any, list[RoundRecord]]:
+    ) -> tuple[Any, RoundHistory]:
         """Return the final state and one record per round.
 
         Parameters
@@ -182,7 +183,7 @@ class FederatedRunner(FrozenParams):
         entropy: Entropy,
         n_classes: int | None,
         on_round: Callable[[Any, RoundRecord], bool] | None,
-    ) -> tuple[Any, list[RoundRecord]]:
+    ) -> tuple[Any, RoundHistory]:
         backend = engine_of(self, clients)
         if n_classes is None:
             n_classes = getattr(clients, "n_classes", None)
@@ -237,7 +238,7 @@ class FederatedRunner(FrozenParams):
             run.keep(state, record, algorithm.done(state))
             if on_round is not None and on_round(state, record):
                 break
-        return run.state, run.records
+        return run.state, RoundHistory(run.records)
 
     def _request(
         self,

@@ -120,6 +120,20 @@ class Aggregators:
         Reaches the clients.
     groups : sequence of sequences
         Names of the clients of each aggregator.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator, make_federation
+    >>> from skfedcal.federation import (
+    ...     Aggregators, InProcessTransport, RemoteClients, Site, SitePolicy, SiteRows)
+    >>> fed = make_federation(n_clients=4, n_samples=600, n_classes=4, random_state=0)
+    >>> policy = SitePolicy(allow_plain=True)
+    >>> sites = {name: Site(name, SiteRows(*rows), policy=policy)
+    ...          for name, rows in zip("abcd", fed.clients)}
+    >>> transport = Aggregators(InProcessTransport(sites), [["a", "b"], ["c", "d"]])
+    >>> remote = RemoteClients(transport)
+    >>> FedTempCalibrator(classes=[0, 1, 2, 3]).fit(remote).n_clients_
+    4
     """
 
     def __init__(

@@ -40,7 +40,17 @@ METRICS = (
 
 
 class CalibrationFloor(NamedTuple):
-    """Mean and standard deviation of a metric under perfect calibration."""
+    """Mean and standard deviation of a metric under perfect calibration.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal.metrics import calibration_floor
+    >>> proba = np.random.default_rng(0).dirichlet(np.ones(3), size=200)
+    >>> floor = calibration_floor(proba, random_state=0)
+    >>> floor.mean > floor.std > 0
+    True
+    """
 
     mean: float | np.ndarray
     std: float | np.ndarray

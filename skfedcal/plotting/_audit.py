@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from skfedcal.plotting._base import BAND_ALPHA, pyplot
+from skfedcal.plotting._style import COLOURS, LINES
 from skfedcal.privacy.audits._result import AuditResult
 
 _N_POINTS = 501
@@ -86,18 +87,19 @@ class AuditDisplay:
         self.figure_ = ax.figure
         rates = np.linspace(0, 1, _N_POINTS)
         curve = result.claim.curve(rates)
-        ax.plot(rates, curve, color="C0", label=f"claimed: {result.claim}")
-        ax.fill_between(rates, 0, curve, color="C3", alpha=BAND_ALPHA, lw=0)
+        ax.plot(rates, curve, color=COLOURS[0], label=f"claimed: {result.claim}")
+        ax.fill_between(rates, 0, curve, color=COLOURS[1], alpha=BAND_ALPHA, lw=0)
         ax.plot([0, 1], [1, 0], color="0.6", ls=":", label="no information")
         for i, errors in enumerate(result.errors):
             level = result.alpha * result.level * errors.weight
             region = errors.region(rates, level)
-            color = f"C{i + 1}"
+            # From the second on: the first is that of the claim.
+            colour, line = COLOURS[(i + 1) % len(COLOURS)], LINES[i % len(LINES)]
             inside = region >= 0
             x, y = rates[inside], region[inside]
-            ax.plot([*x, x[-1]], [*y, 0.0], color=color)
+            ax.plot([*x, x[-1]], [*y, 0.0], color=colour, ls=line)
             label = f"threshold {errors.threshold}"
-            ax.plot(*errors.rates, "x", color=color, label=label)
+            ax.plot(*errors.rates, "x", color=colour, label=label)
         word = "passed" if result.passed else "FAILED"
         ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="false alarms", ylabel="misses")
         ax.set(title=f"audit {word}", aspect="equal")

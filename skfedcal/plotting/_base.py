@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from skfedcal.evaluation._histogram import ScoreHistogram
 from skfedcal.evaluation._intervals import check_level
+from skfedcal.plotting._style import set_cycle
 
 if TYPE_CHECKING:
     from skfedcal.evaluation._estimate import Estimate
@@ -102,7 +103,11 @@ class FedDisplay:
     def _set_axes(self, ax: Any) -> Any:
         """Keep the axes, new ones if there are none, and return them."""
         plt = pyplot()
-        self.ax_ = plt.subplots()[1] if ax is None else ax
+        if ax is None:
+            # The layout makes room for a strip below.
+            ax = plt.subplots(layout="constrained")[1]
+            set_cycle(ax)
+        self.ax_ = ax
         self.figure_ = self.ax_.figure
         return self.ax_
 

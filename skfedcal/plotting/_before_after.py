@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from skfedcal.data._arrays import distinct, join, read_array
 from skfedcal.metrics._labels import check_vector
 from skfedcal.plotting._base import pyplot
+from skfedcal.plotting._style import COLOURS, MARKS
 
 Array = NDArray[Any]
 
@@ -173,12 +174,13 @@ def plot_tsne(
 
 
 def _scatter(ax: Any, places: Array, codes: Array, names: Array) -> None:
-    """Points in one colour per class."""
-    colours = pyplot().get_cmap("tab10" if len(names) <= 10 else "turbo")
+    """Points in one colour and mark per class; pairs of both are all different."""
     for code, name in enumerate(names):
         own = places[codes == code]
-        colour = colours(code if len(names) <= 10 else code / len(names))
-        ax.scatter(own[:, 0], own[:, 1], s=6, color=colour, label=str(name))
+        mark = MARKS[(code + code // len(COLOURS)) % len(MARKS)]
+        colour = COLOURS[code % len(COLOURS)]
+        style = {"s": 12, "color": colour, "marker": mark, "linewidths": 0}
+        ax.scatter(own[:, 0], own[:, 1], label=str(name), **style)
     ax.set(xticks=[], yticks=[])
 
 

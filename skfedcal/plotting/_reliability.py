@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from skfedcal.evaluation._answers import check_bins
+from skfedcal.metrics._validation import check_choice
 from skfedcal.plotting._bands import Array
 from skfedcal.plotting._base import FedDisplay, check_histogram
+from skfedcal.plotting._style import MARKS
+from skfedcal.plotting.reliability._margin import bottom_of, draw_margin
 
 if TYPE_CHECKING:
     from skfedcal.evaluation._histogram import ScoreHistogram
 
-_DEFAULTS = {"n_bins": 10, "strategy": "quantile"}
+_DEFAULTS = {"n_bins": 10, "strategy": "quantile", "margin": None}
+_MARGINS = ("counts", "density", None)
 
 
 class FedReliabilityDisplay(FedDisplay):
@@ -43,6 +47,8 @@ class FedReliabilityDisplay(FedDisplay):
         The curve.
     ref_line_ : matplotlib Line2D or None
         The diagonal.
+    margin_ : matplotlib artist or None
+        Counts or density of the scores, in the strip below.
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.
     histogram_ : ScoreHistogram
@@ -52,6 +58,7 @@ class FedReliabilityDisplay(FedDisplay):
     --------
     FedRocDisplay : True against false positives.
     FedPrecisionRecallDisplay : Precision against recall.
+    ReliabilityDisplay : From rows that are in this process.
 
     Notes
     -----
@@ -145,6 +152,7 @@ class FedReliabilityDisplay(FedDisplay):
     def _check_drawing(cls, drawing: Mapping[str, Any]) -> None:
         given = {**_DEFAULTS, **drawing}
         check_bins(given["n_bins"], given["strategy"])
+        check_choice("margin", given["margin"], _MARGINS)
 
     def plot(
         self,
@@ -152,6 +160,7 @@ class FedReliabilityDisplay(FedDisplay):
         *,
         name: str | None = None,
         ref_line: bool = True,
+        margin: str | None = None,
         band_kw: dict[str, Any] | None = None,
         **line_kw: Any,
     ) -> Self:
@@ -165,6 +174,9 @@ class FedReliabilityDisplay(FedDisplay):
             Name of the model in the legend; None takes that of the display.
         ref_line : bool, default=True
             Draw the diagonal, on which calibrated scores lie.
+        margin : {'counts', 'density'} or None, default=None
+            Strip below with the released counts of the scores: bars, or a smooth curve.
+            Only of a display that was made from a histogram.
         band_kw : dict, default=None
             Keywords of ``Axes.errorbar`` for the bars, such as `ecolor`.
         **line_kw : dict
@@ -174,6 +186,7 @@ class FedReliabilityDisplay(FedDisplay):
         -------
         FedReliabilityDisplay
         """
+        check_choice("margin", margin, _MARGINS)
         ax = self._set_axes(ax)
         self.ref_line_ = None
         if ref_line:
@@ -181,7 +194,9 @@ class FedReliabilityDisplay(FedDisplay):
             label = "Perfectly calibrated"
             label = "_" + label if label in known else label
             (self.ref_line_,) = ax.plot([0, 1], [0, 1], "k:", label=label)
-        style = {"marker": "s", "label": self.name if name is None else name}
+        number = len(ax.containers)
+        mark = MARKS[(number + 1) % len(MARKS)]
+        style = {"marker": mark, "label": self.name if name is None else name}
         self.errorbar_ = ax.errorbar(
             self.prob_pred,
             self.prob_true,
@@ -189,11 +204,26 @@ class FedReliabilityDisplay(FedDisplay):
             **{**style, **(band_kw or {}), **line_kw},
         )
         self.line_ = self.errorbar_.lines[0]
+        self._draw_margin(ax, margin, number)
         of = "" if self.pos_label is None else f" (Positive class: {self.pos_label})"
-        ax.set(
-            xlabel=f"Mean predicted probability{of}",
-            ylabel=f"Fraction of positives{of}",
-        )
+        ax.set_ylabel(f"Fraction of positives{of}")
+        bottom_of(ax).set_xlabel(f"Mean predicted probability{of}")
         if ax.get_legend_handles_labels()[1]:
             ax.legend(loc="lower right")
         return self
+
+    def _draw_margin(self, ax: Any, margin: str | None, number: int) -> None:
+        self.margin_ = None
+        if margin is None:
+            return
+        hist = getattr(self, "histogram_", None)
+        if hist is None:
+            raise ValueError(
+                f"margin={margin!r} shows the counts of a histogram, and this display "
+                "has none; make it by from_histogram or from_clients."
+            )
+        rows = hist.counts_.sum(axis=0)
+        style = number, self.line_.get_color()
+        self.margin_ = draw_margin(
+            ax, hist.grid.centres, margin, "linear", style, weights=rows
+        )

@@ -55,7 +55,6 @@ __all__ = [
 ]
 
 _ACCOUNTANTS = ("auto", "gdp", "zcdp", "pld")
-
 # Relative margin for rounding in the solvers and in the lattice step.
 _MARGIN = 1e-10
 
@@ -82,6 +81,12 @@ class NoisePlan:
         Part of the budget that pays for discrete noise.
     assumptions : tuple of str
         What must hold for the guarantee, in words.
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import calibrate
+    >>> round(calibrate(1.0, 1e-5, n_rounds=5).noise_multiplier, 3)
+    8.342
     """
 
     eps: float
@@ -148,7 +153,7 @@ def calibrate(
 
     Examples
     --------
-    >>> from skfedcal.privacy._accounting import calibrate
+    >>> from skfedcal.privacy import calibrate
     >>> calibrate(1.0, 1e-5, n_rounds=12).noise_multiplier
     12.923
     """
@@ -224,6 +229,12 @@ def compose_epsilon(events: Sequence[PrivacyEvent], delta: float) -> float:
         Exact for Gaussian events. Else the least of the bounds at hand: pure eps added
         to the Gaussian eps, zCDP, and dp-accounting if it is installed. Infinite if
         the slack of the events is more than `delta`.
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import calibrate, compose_epsilon
+    >>> round(compose_epsilon([calibrate(1.0, 1e-5).to_event()] * 2, 1e-5), 2)
+    1.47
     """
     events = _check_events(events)
     eps_slack = math.fsum(event.eps_slack for event in events)

@@ -37,7 +37,7 @@ _MODES = ("fast", "faithful")
 _ADJACENCIES = ("zero-out", "add-remove", "replace")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DistributedDP(FrozenParams):
     """Differential privacy with noise that clients add to what the server sees.
 
@@ -207,7 +207,7 @@ class DistributedDP(FrozenParams):
         return (*known, *rows_known(self.unit), *no_credit(plan))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LocalDP(FrozenParams):
     """Local differential privacy: a client randomises its report and trusts nobody.
 
@@ -230,7 +230,7 @@ class LocalDP(FrozenParams):
     --------
     >>> from skfedcal.privacy import LocalDP
     >>> LocalDP(2.0, oracle="oue")
-    LocalDP(eps=2.0, oracle='oue', mode='fast')
+    LocalDP(eps=2.0, oracle='oue')
     """
 
     eps: float
@@ -280,7 +280,7 @@ class LocalDP(FrozenParams):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SourceDP(FrozenParams):
     """Differential privacy of the examples of each source, whatever others do.
 

@@ -61,6 +61,12 @@ def gdp_delta(mu: float, eps: float) -> float:
     ``Phi(-u) - exp(eps) Phi(-v)`` with ``u = eps/mu - mu/2`` and ``v = eps/mu + mu/2``.
     As ``v^2 - u^2 = 2 eps``, both terms share the factor ``exp(-u^2/2)/2`` and the
     rest is a difference of scaled complementary error functions.
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import gdp_delta
+    >>> f"{gdp_delta(0.2681, 1.0):.1e}"
+    '1.0e-05'
     """
     mu, eps = _at_least_zero(mu=mu), _at_least_zero(eps=eps)
     if mu == 0 or eps == math.inf:
@@ -94,6 +100,12 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     Returns
     -------
     float
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import gdp_epsilon
+    >>> round(gdp_epsilon(0.2681, 1e-5), 3)
+    1.0
     """
     mu, delta = _at_least_zero(mu=mu), _fraction(delta=delta)
     if mu == math.inf:
@@ -120,6 +132,12 @@ def gdp_mu(eps: float, delta: float) -> float:
     Returns
     -------
     float
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import gdp_mu
+    >>> round(gdp_mu(1.0, 1e-5), 4)
+    0.2681
     """
     eps, delta = _finite(eps=_at_least_zero(eps=eps)), _fraction(delta=delta)
     if eps > _LARGEST_EPS:
@@ -153,6 +171,12 @@ def zcdp_delta(rho: float, eps: float) -> float:
     Canonne, Kamath and Steinke (2020), used as Lemma B.3 of the federated calibration
     paper: the least of ``exp((a-1)(a rho - eps)) (1-1/a)^a / (a-1)`` over orders
     ``a > 1``. The logarithm is convex in the order, and every order gives a bound.
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import zcdp_delta
+    >>> f"{zcdp_delta(0.03, 1.0):.1e}"
+    '8.4e-06'
     """
     rho, eps = _at_least_zero(rho=rho), _at_least_zero(eps=eps)
     if rho == 0 or eps == math.inf:
@@ -175,6 +199,12 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     Returns
     -------
     float
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import zcdp_epsilon
+    >>> round(zcdp_epsilon(0.03, 1e-5), 3)
+    0.99
     """
     rho, delta = _at_least_zero(rho=rho), _fraction(delta=delta)
     if rho == math.inf:
@@ -201,6 +231,12 @@ def zcdp_rho(eps: float, delta: float) -> float:
     Returns
     -------
     float
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import zcdp_rho
+    >>> round(zcdp_rho(1.0, 1e-5), 4)
+    0.0306
     """
     eps, delta = _finite(eps=_at_least_zero(eps=eps)), _fraction(delta=delta)
     if not _LEAST_EPS <= eps <= _LARGEST_EPS:

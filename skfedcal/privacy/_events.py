@@ -53,6 +53,12 @@ class GaussianEvent(_Slack):
         Sensitivity over standard deviation, root of the sum of squares over rounds.
     eps_slack, delta_slack : float, default=0
         Distance of the noise from the law that is accounted.
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import GaussianEvent, compose_epsilon
+    >>> round(compose_epsilon([GaussianEvent(0.2), GaussianEvent(0.2)], delta=1e-5), 3)
+    1.061
     """
 
     kind: ClassVar[str] = "gaussian"
@@ -73,6 +79,12 @@ class PureEvent(_Slack):
         Largest log ratio of the chances of any output.
     eps_slack, delta_slack : float, default=0
         Distance of the noise from the law that is accounted.
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import PureEvent, compose_epsilon
+    >>> compose_epsilon([PureEvent(1.0)], delta=1e-5)
+    1.0
     """
 
     kind: ClassVar[str] = "pure"
@@ -97,6 +109,12 @@ class SampledGaussianEvent(_Slack):
         Number of rounds.
     eps_slack, delta_slack : float, default=0
         Distance of the noise from the law that is accounted.
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import SampledGaussianEvent
+    >>> SampledGaussianEvent(4.0, sampling_rate=0.1, n_rounds=12).to_dict()["kind"]
+    'sampled_gaussian'
     """
 
     kind: ClassVar[str] = "sampled_gaussian"

@@ -87,7 +87,7 @@ class PrivacyModel(Protocol):
         """Build the mechanism of one run."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SecureAggregation(FrozenParams):
     """Exact sums over clients and no noise: what ``eps=None`` means.
 
@@ -122,7 +122,7 @@ class SecureAggregation(FrozenParams):
         return ExactSum(n_clients=plan.n_units)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CentralDP(FrozenParams):
     """Differential privacy with a server that sees exact sums and adds the noise.
 

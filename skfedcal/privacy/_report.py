@@ -39,6 +39,14 @@ class PrivacyReport:
         Records of the ledger that paid for it.
     seeded : bool
         Whether noise came from a seed, with which anybody can take it off again.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator, make_federation
+    >>> fed = make_federation(n_clients=50, n_samples=1000, random_state=0)
+    >>> report = FedTempCalibrator(eps=1.0).fit(fed.clients).privacy_
+    >>> report.eps, report.unit, report.n_rounds, report.secure
+    (1.0, 'client', 5, True)
     """
 
     eps: float = inf

@@ -129,8 +129,8 @@ class FedAvgClassifier(BaseTrainer):
 
     See Also
     --------
-    FedTempCalibrator : Calibrates `client_logits`.
-    FedGaussianHead : One-shot classifier on features, such as those of `transform`.
+    skfedcal.FedTempCalibrator : Calibrates `client_logits`.
+    skfedcal.FedGaussianHead : One-shot classifier on features, as `transform` gives.
 
     Notes
     -----
@@ -202,8 +202,6 @@ class FedAvgClassifier(BaseTrainer):
 
     # Under metadata routing `client_ids` reaches `fit` without set_fit_request.
     __metadata_request__fit = {"client_ids": True}
-
-    _doc_link_module = "skfedcal"
 
     def __init__(
         self,

@@ -34,6 +34,14 @@ class Context(NamedTuple):
         Input of the head for this batch under `global_params`, without gradient.
     previous_features : Tensor of shape (n_rows, n_features), default=None
         Input of the head for this batch under `previous_params`, without gradient.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skfedcal.training import Context
+    >>> context = Context(counts=torch.tensor([5.0, 0.0, 2.0]))
+    >>> context.global_counts is None
+    True
     """
 
     counts: Tensor

@@ -164,8 +164,6 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
     # Under metadata routing `client_ids` reaches `fit` without set_fit_request.
     __metadata_request__fit = {"client_ids": True}
 
-    _doc_link_module = "skfedcal"
-
     def __init__(
         self,
         eps=None,

@@ -7,6 +7,7 @@ statistics: these leak between rows and do not average over clients.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from skfedcal.training._layers import Net, ToImage, nn
@@ -190,7 +191,8 @@ class _LastState(nn.Module):
     def __init__(self, n_tokens: int, embedding: int, hidden: int, layers: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(n_tokens, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        n_layers = int(index(layers))  # torch takes no bool for a number
+        self.lstm = nn.LSTM(embedding, hidden, n_layers, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.lstm(self.embedding(x.long()))[0][:, -1]

@@ -1,4 +1,5 @@
 import json
+import os
 
 import numpy as np
 import pytest
@@ -29,6 +30,17 @@ def federation_file(tmp_path):
         val_client_ids=np.repeat(np.arange(40), sizes),
     )
     return path
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path_factory, monkeypatch):
+    """Commands that write without being told where do it in a folder of the test."""
+    paths = os.environ.get("PYTHONPATH")
+    if paths:  # of processes that tests start
+        places = map(os.path.abspath, paths.split(os.pathsep))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
+    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.fixture

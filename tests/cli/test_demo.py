@@ -3,6 +3,7 @@
 import json
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,6 +121,44 @@ def test_table_and_json_show_the_outcomes(small_demo, run, small):
     assert [row["nll"] for row in data["methods"]] == [o.nll for o in small.outcomes]
     assert data["meaning"] == verdict(small)
     assert data["simulated"]
+
+
+def test_the_demo_writes_its_report(small_demo, run, run_json, tmp_path):
+    code, out, _ = run("demo", "--seed", "4")
+    assert code == 0
+    assert out.splitlines()[-1] == "Report, to open in a browser: skfedcal_demo.html"
+    page = Path("skfedcal_demo.html").read_text(encoding="utf-8")
+    assert "skfedcal demo --seed 4" in page
+    # A report of an earlier demo is replaced, another file is not.
+    assert run_json("demo", "--seed", "5")["report"] == "skfedcal_demo.html"
+    assert "--seed 5" in Path("skfedcal_demo.html").read_text(encoding="utf-8")
+    Path("skfedcal_demo.html").write_text("mine")
+    code, out, lines = run("demo", "--seed", "4")
+    assert code == 0 and "Report" not in out
+    assert any("No report is written: skfedcal_demo.html exists" in x for x in lines)
+    assert Path("skfedcal_demo.html").read_text() == "mine"
+    path = tmp_path / "own.html"
+    assert run_json("demo", "--seed", "4", "-o", path)["report"] == str(path)
+
+
+def test_the_report_has_the_numbers_of_the_table(small):
+    found = {(r["method"], r["eps"]): r for r in small.comparison.runs}
+    for outcome in small.outcomes:
+        eps = "-" if outcome.method == "base" else "none"
+        eps = eps if outcome.eps is None else f"{outcome.eps:g}"
+        run = found[outcome.method, eps]
+        assert run["cwECE"] == pytest.approx(outcome.classwise_ece, abs=1e-9)
+        assert run["NLL"] == pytest.approx(outcome.nll, abs=1e-9)
+        assert run["accuracy"] == outcome.accuracy
+        assert run.get("bytes", 0) == outcome.bytes_up + outcome.bytes_down
+    assert ("central", "-") in found and len(found) == len(small.outcomes) + 1
+
+
+def test_wrong_outputs_of_the_demo(fails, tmp_path):
+    assert "is a folder" in fails("demo", "-o", tmp_path)
+    assert "does not exist" in fails("demo", "-o", tmp_path / "no" / "a.html")
+    (tmp_path / "a.html").write_text("mine")
+    assert "Pass --force" in fails("demo", "-o", tmp_path / "a.html")
 
 
 def test_a_row_of_the_table(small):

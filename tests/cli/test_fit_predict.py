@@ -15,6 +15,7 @@ from skfedcal import (
     load,
     load_federation,
 )
+from skfedcal.cli._methods import METHODS
 
 
 def fit(run_json, path, *words):
@@ -319,5 +320,19 @@ def test_eps_without_clients_says_so(run, federation_file, tmp_path):
     words = ["--split", "test", "--eps", "1", "-o", tmp_path / "cal.json", "-q"]
     code, _, lines = run("fit", federation_file, *words)
     assert code == 0
-    assert "has no array 'client'" in lines[0]
+    assert "has no clients: all rows are one client" in lines[0]
     assert all(line.startswith("skfedcal: warning: ") for line in lines)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("eps", ["none", "2"])
+def test_every_method_can_be_fitted_and_shown(run, run_json, tmp_path, method, eps):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=600)
+    logits = 3 * np.eye(2)[labels] + 2 * rng.normal(size=(600, 2))
+    path = tmp_path / "two.npz"
+    np.savez(path, logits=logits, labels=labels, client=np.arange(600) % 60)
+    words = ["fit", path, "--method", method, "--eps", eps, "-o", "cal.json", "--force"]
+    assert run_json(*words)["method"] == method
+    code, out, _ = run(*words)
+    assert code == 0 and out.split()[:2] == ["method", METHODS[method].estimator]

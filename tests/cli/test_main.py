@@ -246,8 +246,8 @@ def test_errors_of_a_process_have_no_traceback(tmp_path):
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"skfedcal: error: {path}: no such file. Expected an .npz file with the arrays "
-        "'logits' and 'labels'.\n"
+        f"skfedcal: error: {path}: no such file. Expected logits and labels: an .npz, "
+        ".npy, .csv or .parquet file, or a folder with one file per client.\n"
     )
 
 

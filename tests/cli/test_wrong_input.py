@@ -71,7 +71,7 @@ def calibrator(run, tmp_path):
 WRONG_UNLABELLED = {
     "other names": ({"X": np.ones(3)}, "it has ['X']"),
     "NaN": ({"logits": np.full((4, 3), np.nan)}, "NaN"),
-    "objects": ({"logits": np.array([{}] * 4)}, "allow_pickle"),
+    "objects": ({"logits": np.array([{}] * 4)}, "pickled Python objects"),
     "text": ({"logits": np.array([["a", "b", "c"]])}, "must be numbers"),
     "three axes": ({"logits": np.ones((2, 3, 4))}, "of shape (2, 3, 4)"),
     "columns": ({"logits": np.ones((2, 4))}, "logits of 4 classes"),

@@ -10,13 +10,15 @@ from skfedcal.evaluation._bounds import (
     auc_bound,
     auc_certificate,
     auc_discretisation,
-    auto_levels,
     calibration_bound,
+    rates_bound,
+    threshold_uncertainty,
+)
+from skfedcal.evaluation._variances import (
+    auto_levels,
     discrete_laplace_variance,
     prefix_std,
-    rates_bound,
     raw_prefix_std,
-    threshold_uncertainty,
 )
 
 

@@ -1,6 +1,7 @@
 """Hostile input ends in a right answer or a clear error; the judge itself can fail."""
 
 import importlib
+import json
 import logging
 import pkgutil
 import re
@@ -24,9 +25,11 @@ SLOW = (
     "audit_estimator",
     "checkpoint files",
     "command line",
+    "compare",
     "compose",
     "curves",
     "experiments",
+    "export",
     "networks",
     "plot_",
     "recipes",
@@ -82,8 +85,9 @@ def test_every_public_estimator_and_metric_is_an_entry():
 NO_ENTRIES = {
     "__version__", "CORRUPTIONS", "Backend", "CalibrationFloor", "ClassStatistics",
     "Context", "CrossEntropy", "ExpectedError", "FlowerTransport", "NoisePlan",
-    "PartialSum", "Plan", "PrivacyReport", "Request", "RoundRecord", "RoundScores",
-    "Scaffold", "SecureAggregation", "Transport", "make_client_app", "respond",
+    "PartialSum", "Plan", "PrivacyReport", "Request", "RoundHistory", "RoundRecord",
+    "RoundScores", "Scaffold", "SecureAggregation", "Transport", "make_client_app",
+    "respond",
 }  # fmt: skip
 # Rooms whose names take what the library itself has made.
 NO_ROOMS = ("skfedcal.algorithms", "skfedcal.exceptions")
@@ -268,6 +272,44 @@ def test_weights_may_be_text_that_is_numbers():
     weights = ["1", "2", "0.5", "1"]
     same = brier(LABELS, proba, sample_weight=[1, 2, 0.5, 1])
     assert brier(LABELS, proba, sample_weight=weights) == same
+
+
+def test_a_damaged_cell_is_run_again(tmp_path):
+    given = {"methods": ["temp"], "eps": [None], "seeds": 1, "n_clients": 3}
+    given["progress"] = False
+    rows = np.tile(LOGITS, (6, 1)), np.tile(LABELS, 6)
+    first = skfedcal.compare(rows, store=tmp_path, **given)
+    for path in tmp_path.glob("*.json"):
+        path.write_text(path.read_text().replace('"floor_sd": ', '"floor_sd": 1e999'))
+    again = skfedcal.compare(rows, store=tmp_path, **given)
+    assert [row["NLL"] for row in again.rows] == [row["NLL"] for row in first.rows]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"hits": [', '"hits": [1e300, '),
+        ('"method": "base"', '"method": null'),
+        ('"oracle": "FedBiasTemp"', '"oracle": 1'),
+        ('"varied": []', '"varied": [], "varied": []'),
+        ('"accuracy": ', '"accuracy": 1e999'),
+    ],
+)
+def test_a_damaged_comparison_is_refused(old, new):
+    rows = np.tile(LOGITS, (6, 1)), np.tile(LABELS, 6)
+    text = skfedcal.compare(
+        rows, methods=["temp"], eps=[None], seeds=1, n_clients=3, progress=False
+    ).to_json()
+    compact = json.dumps(json.loads(text))
+    assert compact.count(old)
+    with pytest.raises(ValueError, match=r"damaged|not JSON"):
+        skfedcal.Comparison.from_json(compact.replace(old, new))
+
+
+def test_rows_and_labels_of_each_client_go_together():
+    pairs = [(LOGITS, LABELS[:3]), (LOGITS[:3], LABELS)]
+    with pytest.raises(ValueError, match="Client 0 has 4 rows of logits but 3 labels"):
+        skfedcal.compare(pairs, methods=["temp"], progress=False)
 
 
 def test_a_number_is_no_path():

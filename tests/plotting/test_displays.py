@@ -360,3 +360,38 @@ def test_bands_hold_the_true_curve(cls, privacy, draw_scores, monkeypatch):
     # 122 or fewer of 150 have a chance of 2e-8 at a true coverage of .94, which leaves
     # a hundredth for the first order of the delta method; 8 places are looked at.
     assert (_covered(cls, draw_scores, privacy, 4000, 150) > 122 / 150).all()
+
+
+@pytest.mark.parametrize("margin", ["counts", "density"])
+def test_the_strip_of_a_reliability_display_has_the_released_counts(hist, margin):
+    display = FedReliabilityDisplay.from_histogram(hist, margin=margin)
+    (strip,) = display.ax_.child_axes
+    assert strip.get_xlabel().startswith("Mean predicted probability")
+    display.figure_.canvas.draw()
+    below = strip.get_tightbbox(display.figure_.canvas.get_renderer())
+    assert below.y0 >= 0  # on the page, with its label
+    if margin == "counts":
+        rows = hist.counts_.sum(axis=0)
+        bars = np.histogram(hist.grid.centres, np.linspace(0, 1, 31), weights=rows)[0]
+        top = display.margin_.get_path().vertices[:, 1].max()
+        assert top == pytest.approx(bars.max())
+    else:
+        x, y = strip.lines[0].get_data()
+        # There are 3000 rows; noise makes a few more of them.
+        assert np.trapezoid(y, x) * 30 == pytest.approx(3000, rel=0.1)
+
+
+def test_a_strip_needs_a_histogram(hist):
+    made = FedReliabilityDisplay.from_histogram(hist)
+    bare = FedReliabilityDisplay(
+        prob_true=made.prob_true, prob_pred=made.prob_pred, low=made.low, high=made.high
+    )
+    with pytest.raises(ValueError, match="margin='counts' shows the counts of a hist"):
+        bare.plot(margin="counts")
+
+
+def test_reliability_curves_on_one_axes_have_different_marks(hist):
+    first = FedReliabilityDisplay.from_histogram(hist, name="a")
+    second = FedReliabilityDisplay.from_histogram(hist, name="b", ax=first.ax_)
+    assert first.line_.get_marker() != second.line_.get_marker()
+    assert first.line_.get_linestyle() != second.line_.get_linestyle()

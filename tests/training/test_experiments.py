@@ -229,3 +229,40 @@ def test_the_grid_counts_rounds_to_the_target(digits):
     )
     (row,) = missed.rows
     assert row["reached"] == 0 and isnan(row["rounds"]) and row["passes"] == 2 * 50
+
+
+# What is kept
+
+
+def test_a_table_with_a_store_fits_once(digits, tmp_path, monkeypatch):
+    fits = []
+    real = FedAvgClassifier.fit
+    monkeypatch.setattr(
+        FedAvgClassifier,
+        "fit",
+        lambda self, *a, **k: fits.append(1) or real(self, *a, **k),
+    )
+    words = {"seeds": [0], "store": tmp_path, "n_clients": 5, **SMALL}
+    tables = [
+        lambda: skew_table(*digits, alphas=[0.3], methods=["FedAvg"], **words),
+        lambda: train_time_table(
+            *digits, alphas=[0.3], methods=["FedAvg"], calibrators=["none", "FedTemp"],
+            **words,
+        ),
+        # Never reached: the number of rounds is one that there is not.
+        lambda: participation_grid(
+            *digits, shares=[1.0], epochs=[1], target_accuracy=1.0, **words
+        ),
+    ]  # fmt: skip
+    for make in tables:
+        fits.clear()
+        first = make()
+        assert len(fits) == 1
+        assert make().to_json() == first.to_json()
+        assert len(fits) == 1
+    other = skew_table(
+        *digits, alphas=[0.3], methods=["FedAvg"], **{**words, "lr": 0.1}
+    )
+    assert len(fits) == 2 and other.rows
+    with pytest.raises(ValueError, match="store needs methods that can be pickled"):
+        skew_table(*digits, methods={"own": lambda **_: None}, **words)

@@ -1,10 +1,25 @@
 """The subcommands, in the order of the help; a new one is a file and a line here."""
 
 from skfedcal.cli.commands._audit import AUDIT
+from skfedcal.cli.commands._compare import COMPARE
 from skfedcal.cli.commands._demo import DEMO
+from skfedcal.cli.commands._evaluate import EVALUATE
 from skfedcal.cli.commands._fit import FIT
 from skfedcal.cli.commands._flower import FLOWER
+from skfedcal.cli.commands._info import INFO
 from skfedcal.cli.commands._ledger import LEDGER
 from skfedcal.cli.commands._predict import PREDICT
+from skfedcal.cli.commands._report import REPORT
 
-COMMANDS = (DEMO, FIT, PREDICT, FLOWER, AUDIT, LEDGER)
+COMMANDS = (
+    DEMO,
+    COMPARE,
+    REPORT,
+    FIT,
+    PREDICT,
+    EVALUATE,
+    INFO,
+    FLOWER,
+    AUDIT,
+    LEDGER,
+)

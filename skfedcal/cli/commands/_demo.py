@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 from skfedcal._table import text_table
 from skfedcal.cli._command import SEED_WARNING, Command, add_seed_option
 from skfedcal.cli._console import Console
+from skfedcal.cli._files import check_output
 
 if TYPE_CHECKING:
     from skfedcal.cli.demo._experiment import DemoResult, Outcome
 
 DESCRIPTION = """\
 Train a net on scikit-learn's digits by federated averaging, calibrate it over 100 other
-clients with and without differential privacy, and print what it gained and what it
-cost. Needs no files and no network, and takes a few seconds.
+clients with and without differential privacy, print what it gained and what it cost,
+and write a report as an HTML page. Needs no files and no network, and takes a few
+seconds.
 
 The digits are 8 x 8 images, here with noise on the pixels and moved by up to one pixel.
 200 train the net at 40 clients; 600 belong to the 100 clients of the calibration, all
@@ -39,6 +41,7 @@ columns:
 
 examples:
   skfedcal demo
+  skfedcal demo -o report.html
   skfedcal demo --seed 1 --json
 """
 
@@ -61,6 +64,8 @@ LEGEND = (
 
 WIDTH = 80
 
+DEFAULT_OUTPUT = "skfedcal_demo.html"
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``skfedcal demo``."""
@@ -69,10 +74,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "repeatable digits, net and noise: a simulation without any guarantee "
         "(default: noise from the operating system)",
     )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help=f"HTML report to write (default: {DEFAULT_OUTPUT} in this folder)",
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing PATH")
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
     """Run the experiment and print the table."""
+    output = _output(args, console)
     if args.seed is not None:
         console.warning(SEED_WARNING)
     # Said before scikit-learn is imported, which takes a second or two.
@@ -82,9 +95,37 @@ def run(args: argparse.Namespace, console: Console) -> None:
     from skfedcal.cli.demo._verdict import verdict
 
     result = run_experiment(console.progress, console.detail, seed=args.seed)
+    if output is not None:
+        result.comparison.to_html(output)
     console.progress("done")
     sentences = verdict(result)
-    console.result(_text(result, sentences), _data(result, sentences))
+    text, data = _text(result, sentences), _data(result, sentences)
+    if output is not None:
+        text += f"\nReport, to open in a browser: {output}"
+    console.result(text, {**data, "report": output})
+
+
+def _output(args: argparse.Namespace, console: Console) -> str | None:
+    """Where the report goes; a file of somebody else is not replaced."""
+    if args.output is not None:
+        check_output(args)
+        return str(args.output)
+    target = argparse.Namespace(output=DEFAULT_OUTPUT, force=_is_report(DEFAULT_OUTPUT))
+    try:
+        check_output(target)
+    except OSError as error:
+        console.warning(f"No report is written: {error} Pass -o PATH for another.")
+        return None
+    return DEFAULT_OUTPUT
+
+
+def _is_report(path: str) -> bool:
+    """Whether a file is a report that an earlier demo wrote."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return 'name="generator" content="skfedcal' in stream.read(600)
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _text(result: DemoResult, sentences: list[str]) -> str:

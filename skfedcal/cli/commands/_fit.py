@@ -10,26 +10,26 @@ from skfedcal._table import text_pairs
 from skfedcal.cli._command import (
     SEED_WARNING,
     Command,
-    UsageError,
-    add_seed_option,
-    chance_number,
-    eps_number,
+    class_prior,
     positive_count,
-    positive_number,
 )
 from skfedcal.cli._console import Console
-from skfedcal.cli._files import check_input, check_output
+from skfedcal.cli._files import check_output
+from skfedcal.cli._input import FILE_FORMS, add_input, check_file, read_federation
 from skfedcal.cli._methods import METHODS, method_options
+from skfedcal.cli._privacy import (
+    add_privacy_options,
+    check_privacy,
+    ledger_facts,
+    ledger_text,
+    open_ledger,
+)
 
-DESCRIPTION = """\
+DESCRIPTION = f"""\
 Fit a calibrator on the clients in FILE and write it as JSON.
 
-FILE is an .npz archive with the arrays
-  logits   (n, n_classes), or (n,) for binary log-odds; or proba, probabilities
-  labels   (n,), the column of the true class, from 0
-  client   (n,), a number or a name for the owner of each row (optional: without
-           it all rows are one client)
-  val_logits, val_labels, val_client   rows to calibrate on (optional)
+{FILE_FORMS}
+Without clients all rows are one client.
 """
 
 EXAMPLES = """\
@@ -40,12 +40,10 @@ examples:
   skfedcal fit model.npz --eps 1 --ledger spent.jsonl --budget 3 1e-5 -o cal.json
 """
 
-INPUT = "an .npz file with the arrays 'logits' and 'labels'"
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``skfedcal fit``."""
-    parser.add_argument("file", metavar="FILE", help="clients, as .npz")
+    add_input(parser)
     parser.add_argument(
         "-o", "--output", required=True, metavar="PATH", help="JSON file to write"
     )
@@ -94,60 +92,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="histograms of bbq, of 2 to 2^M bins (default: 7)",
     )
-    _add_privacy_options(parser.add_argument_group("privacy"))
-
-
-def class_prior(text: str) -> str | list[float]:
-    """Read the option: a word, or one number per class."""
-    if text in ("uniform", "private"):
-        return text
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not 'uniform', 'private' or numbers such as 0.7,0.3"
-        ) from None
-
-
-def _add_privacy_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--eps",
-        type=eps_number,
-        metavar="E",
-        help="differential privacy of a whole client (default: none, exact sums)",
-    )
-    group.add_argument(
-        "--delta",
-        type=chance_number,
-        metavar="D",
-        help="chance that the bound fails (default: min(1e-5, 1 / (10 clients)))",
-    )
-    group.add_argument(
-        "--ledger", metavar="PATH", help="JSONL file that adds up what was spent"
-    )
-    group.add_argument(
-        "--budget",
-        nargs=2,
-        type=positive_number,
-        metavar=("EPS", "DELTA"),
-        help="refuse to spend more than this from the ledger",
-    )
-    add_seed_option(group, "repeatable noise: a simulation without any guarantee")
+    add_privacy_options(parser.add_argument_group("privacy"))
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
     """Fit, write and print a summary."""
-    _check_options(args)
-    check_input(args.file, INPUT)
+    method_options(args)
+    check_privacy(args)
+    check_file(args)
     inputs = [args.file] if args.ledger is None else [args.file, args.ledger]
     check_output(args, *inputs)
     if args.seed is not None and args.eps is not None:
         console.warning(SEED_WARNING)
-    console.progress(f"reading {args.file}")
-
-    from skfedcal.data import load_federation
-
-    federation = load_federation(args.file, split=args.split)
+    federation = read_federation(args, console, args.split)
     calibrator = _make_calibrator(args, federation)
     n_rows, n_clients = len(federation.labels), len(federation.clients)
     # How many rows there are is not public under eps.
@@ -157,7 +114,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
         f"client{'s' * (n_clients != 1)}"
     )
     if args.eps is not None and federation.client_ids is None:
-        console.warning(f"{args.file} has no array 'client': all rows are one client.")
+        console.warning(f"{args.file} has no clients: all rows are one client.")
     calibrator.fit(federation.clients)
     calibrator.save(args.output)
     console.detail(repr(calibrator.privacy_))
@@ -165,32 +122,11 @@ def run(args: argparse.Namespace, console: Console) -> None:
     console.result(_text(data), data)
 
 
-def _check_options(args: argparse.Namespace) -> None:
-    """Raise for options that do not go together."""
-    method_options(args)
-    if args.eps is None:
-        for name in ("delta", "ledger", "budget"):
-            if getattr(args, name) is not None:
-                raise UsageError(f"--{name} needs --eps: nothing is spent without it.")
-    if args.budget is not None and args.ledger is None:
-        raise UsageError("--budget needs --ledger PATH, the file that adds it up.")
-    if args.ledger is not None and args.seed is not None:
-        raise UsageError(
-            "--ledger refuses --seed: repeatable noise hides nothing. Leave out --seed "
-            "for a release, or --ledger for a simulation."
-        )
-
-
 def _make_calibrator(args: argparse.Namespace, federation: Any) -> Any:
     import numpy as np
 
     import skfedcal
-    from skfedcal.privacy import PrivacyLedger
 
-    ledger = None
-    if args.ledger is not None:
-        budget = None if args.budget is None else tuple(args.budget)
-        ledger = PrivacyLedger(args.ledger, budget=budget)
     logits = federation.logits
     n_classes = max(2, logits.shape[1]) if logits.ndim == 2 else 2
     estimator = getattr(skfedcal, METHODS[args.method].estimator)
@@ -198,7 +134,7 @@ def _make_calibrator(args: argparse.Namespace, federation: Any) -> Any:
         **method_options(args),
         eps=args.eps,
         delta=args.delta,
-        ledger=ledger,
+        ledger=open_ledger(args),
         # In the file a label is a column; clients may miss some.
         classes=np.arange(n_classes),
         random_state=args.seed,
@@ -226,14 +162,7 @@ def summarize(args: argparse.Namespace, calibrator: Any, n_rows: int) -> dict[st
     }
     ledger = calibrator.ledger
     if ledger is not None:
-        delta = report.delta if ledger.budget is None else ledger.budget[1]
-        data["ledger"] = {
-            "path": args.ledger,
-            "debits": len(ledger),
-            "eps_spent": ledger.spent(delta),
-            "delta": delta,
-            "eps_budget": None if ledger.budget is None else ledger.budget[0],
-        }
+        data["ledger"] = ledger_facts(args, ledger, report.delta)
     return data
 
 
@@ -257,7 +186,7 @@ def _text(data: dict[str, Any]) -> str:
         ("bytes", f"{data['bytes_up']} up, {data['bytes_down']} down, per client"),
     ]
     if "ledger" in data:
-        pairs.append(("ledger", _ledger_text(data["ledger"])))
+        pairs.append(("ledger", ledger_text(data["ledger"])))
     return text_pairs([*pairs, ("written", data["output"])])
 
 
@@ -265,18 +194,9 @@ def _shown(fact: Any) -> str:
     return f"{fact:.6g}" if isinstance(fact, float) else str(fact)
 
 
-def _ledger_text(ledger: dict[str, Any]) -> str:
-    of = "" if ledger["eps_budget"] is None else f" of {ledger['eps_budget']:g}"
-    return (
-        f"{ledger['path']}: eps {ledger['eps_spent']:.4g}{of} spent at delta "
-        f"{ledger['delta']:g} in {ledger['debits']} debit"
-        f"{'s' * (ledger['debits'] != 1)}"
-    )
-
-
 FIT = Command(
     name="fit",
-    summary="fit a calibrator on the clients in an .npz file",
+    summary="fit a calibrator on the clients in a file",
     description=DESCRIPTION,
     examples=EXAMPLES,
     add_options=add_options,

@@ -10,13 +10,14 @@ from skfedcal._table import text_pairs
 from skfedcal.cli._command import Command
 from skfedcal.cli._console import Console
 from skfedcal.cli._files import check_input, check_output
-from skfedcal.cli._scores import Scores, read_scores
+from skfedcal.cli._input import add_input, read_columns
+from skfedcal.cli._scores import CALIBRATOR, Scores, load_calibrator, read_scores
 
 DESCRIPTION = """\
 Apply a fitted calibrator to the logits in FILE and write the probabilities.
 
-FILE is an .npz archive with the array logits or proba; labels and client are passed on
-if they are there. The output is an .npz archive with the arrays
+FILE is a file or folder as in `skfedcal fit --help`, but needs no labels; labels and
+client are passed on if they are there. The output is an .npz archive with the arrays
   proba      (n, n_classes), calibrated probabilities
   classes    (n_classes,), the class of each column
   predicted  (n,), the column of the most probable class
@@ -30,14 +31,13 @@ examples:
   skfedcal predict cal.json model.npz --split val -o proba.npz --force
 """
 
-CALIBRATOR = "a calibrator written by `skfedcal fit`"
-INPUT = "an .npz file with the array 'logits' or 'proba'"
+INPUT = "logits: an .npz, .npy, .csv or .parquet file, or a folder of such files"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``skfedcal predict``."""
     parser.add_argument("calibrator", metavar="CAL", help=f"{CALIBRATOR}, JSON")
-    parser.add_argument("file", metavar="FILE", help="logits, as .npz")
+    add_input(parser, "logits")
     parser.add_argument(
         "-o", "--output", required=True, metavar="PATH", help=".npz file to write"
     )
@@ -53,15 +53,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> None:
     """Predict, write and print a summary."""
     check_input(args.calibrator, CALIBRATOR)
-    check_input(args.file, INPUT)
+    read_columns(args)
+    check_input(args.file, INPUT, folder=True)
     check_output(args, args.calibrator, args.file)
     console.progress(f"reading {args.calibrator} and {args.file}")
 
     import numpy as np
 
-    calibrator = _load(args.calibrator)
-    scores = read_scores(args.file, split=args.split)
-    _check_columns(args, calibrator, scores)
+    calibrator = load_calibrator(args.calibrator)
+    scores = read_scores(args.file, split=args.split, columns=read_columns(args))
+    scores.check_classes(calibrator, args.file, args.calibrator)
     arrays = predict(calibrator, scores)
     write_whole(args.output, lambda stream: np.savez_compressed(stream, **arrays))
     data = {
@@ -78,8 +79,6 @@ def run(args: argparse.Namespace, console: Console) -> None:
 
 def predict(calibrator: Any, scores: Scores) -> dict[str, Any]:
     """Return the arrays of the output file."""
-    import numpy as np
-
     proba = calibrator.predict_proba(scores.rows_for(calibrator))
     arrays = {
         "proba": proba,
@@ -88,8 +87,7 @@ def predict(calibrator: Any, scores: Scores) -> dict[str, Any]:
     }
     if scores.labels is not None:
         # Columns of the file are in model order, those of `proba` sorted by class.
-        place = np.argsort(calibrator._class_map.order)
-        arrays["labels"] = place[scores.labels]
+        arrays["labels"] = scores.places(calibrator)[scores.labels]
     if scores.client is not None:
         arrays["client"] = scores.client
         if scores.client_names is not None:
@@ -97,27 +95,9 @@ def predict(calibrator: Any, scores: Scores) -> dict[str, Any]:
     return arrays
 
 
-def _load(path: str) -> Any:
-    from skfedcal import load
-
-    try:
-        return load(path)
-    except ValueError as error:
-        raise ValueError(f"{str(error).rstrip('.')}. Expected {CALIBRATOR}.") from error
-
-
-def _check_columns(args: argparse.Namespace, calibrator: Any, scores: Scores) -> None:
-    n_classes = len(calibrator.classes_)
-    if scores.n_classes != n_classes:
-        raise ValueError(
-            f"{args.file} has logits of {scores.n_classes} classes, but "
-            f"{args.calibrator} was fitted on {n_classes}. Use the same model."
-        )
-
-
 PREDICT = Command(
     name="predict",
-    summary="write the calibrated probabilities of the logits in an .npz file",
+    summary="write the calibrated probabilities of the logits in a file",
     description=DESCRIPTION,
     examples=EXAMPLES,
     add_options=add_options,

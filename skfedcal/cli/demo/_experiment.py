@@ -15,6 +15,7 @@ from skfedcal.cli.demo._digits import (
     DigitsFederation,
     make_digits_federation,
 )
+from skfedcal.cli.demo._report import DemoReport
 
 # Short name, class and eps of each fit.
 FITS = (
@@ -69,7 +70,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """Outcomes, the first without calibration, and what all fits spent together."""
+    """Outcomes, the first without calibration, and what all fits spent together.
+
+    `comparison` is the same as a `Comparison`, with the central oracle, for the report.
+    """
 
     outcomes: list[Outcome]
     n_test: int
@@ -77,6 +81,7 @@ class DemoResult:
     simulated: bool
     total_eps: float
     total_delta: float
+    comparison: Any = None
 
 
 def run_experiment(
@@ -112,13 +117,17 @@ def run_experiment(
     base = softmax(data.test_logits)
     outcomes = [score("base", base, data.test_labels, public_seed)]
     ledger = PrivacyLedger()
+    report = DemoReport(data, base, public_seed, seed is not None)
     for method, estimator, eps in FITS:
         budget = "no noise" if eps is None else f"eps={eps:g}"
         progress(
             f"calibrating with {method}, {budget}: {size.n_clients} clients, "
             f"{len(data.labels)} rows"
         )
-        outcomes.append(_calibrate(method, estimator, eps, data, ledger, seed))
+        calibrator = _fit(estimator, eps, data, ledger, seed)
+        proba = calibrator.predict_proba(data.test_logits)
+        report.add(method, eps, calibrator, proba)
+        outcomes.append(_outcome(method, eps, calibrator, proba, data, public_seed))
         if eps is not None:
             detail(outcomes[-1].guarantee)
     delta = max(outcome.delta or 0.0 for outcome in outcomes)
@@ -129,17 +138,17 @@ def run_experiment(
         simulated=seed is not None,
         total_eps=ledger.spent(delta),
         total_delta=delta,
+        comparison=report.comparison(),
     )
 
 
-def _calibrate(
-    method: str,
+def _fit(
     estimator: str,
     eps: float | None,
     data: DigitsFederation,
     ledger: Any,
     seed: int | None,
-) -> Outcome:
+) -> Any:
     import skfedcal
 
     calibrator = getattr(skfedcal, estimator)(
@@ -149,12 +158,22 @@ def _calibrate(
         random_state=seed,
         **OPTIONS.get(estimator, {}),
     )
-    calibrator.fit(data.logits, data.labels, client_ids=data.client_ids)
+    return calibrator.fit(data.logits, data.labels, client_ids=data.client_ids)
+
+
+def _outcome(
+    method: str,
+    eps: float | None,
+    calibrator: Any,
+    proba: np.ndarray,
+    data: DigitsFederation,
+    seed: int,
+) -> Outcome:
     return score(
         method,
-        calibrator.predict_proba(data.test_logits),
+        proba,
         data.test_labels,
-        PUBLIC_SEED if seed is None else seed,
+        seed,
         eps=eps,
         delta=None if eps is None else calibrator.privacy_.delta,
         guarantee=repr(calibrator.privacy_),

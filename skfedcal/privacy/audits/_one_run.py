@@ -13,7 +13,12 @@ from skfedcal.privacy._client_models import LocalDP
 from skfedcal.privacy._codec import add_up
 from skfedcal.privacy._entropy import Entropy, OSEntropy, SeededEntropy
 from skfedcal.privacy._ledger import PrivacyLedger
-from skfedcal.privacy._models import PrivacyModel, ReleasePlan, check_choices
+from skfedcal.privacy._models import (
+    PrivacyModel,
+    ReleasePlan,
+    check_choices,
+    check_model,
+)
 from skfedcal.privacy._streams import ClientStreams
 from skfedcal.privacy.audits._checks import check_lattice, check_sensitivity
 from skfedcal.privacy.audits._errors import Claim, Floats, eps_of, lower_bound, power
@@ -151,10 +156,9 @@ def _check_any(
 
 def _check_model(privacy: PrivacyModel, norm: str) -> None:
     """Raise for what has no release of cells."""
-    if not hasattr(privacy, "validate"):
-        raise TypeError(
-            f"{privacy!r} is no privacy model; pass one such as CentralDP(eps=1)."
-        )
+    check_model(privacy)
+    if privacy is None:
+        raise TypeError("privacy=None hides nothing; pass CentralDP(eps=...).")
     check_choices(norm=(norm, ("l2", "l1")))
     privacy.validate()
     if not privacy.private or privacy.unit != "client":

@@ -61,6 +61,13 @@ class AuditResult:
     level : float
         Share of `alpha` that the distinguisher has; the other statistical checks have
         the rest.
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import CentralDP, audit_one_run
+    >>> result = audit_one_run(CentralDP(1.0), random_state=0)
+    >>> result.passed, result.claim.eps, result.eps_lower < 1
+    (True, 1.0, True)
     """
 
     claim: Claim

@@ -1,0 +1,1 @@
+"""The map of every fitted calibrator, in the operations of `skfedcal.export`."""

@@ -1,0 +1,98 @@
+"""Options of commands that spend privacy, and the ledger that adds it up."""
+
+from __future__ import annotations
+
+import argparse
+from math import isfinite
+from typing import Any
+
+from skfedcal.cli._command import (
+    UsageError,
+    add_seed_option,
+    chance_number,
+    eps_number,
+    positive_number,
+)
+
+# Where a ledger without a budget is read, if its debits have no eps at their own delta.
+DELTA = 1e-5
+
+
+def add_privacy_options(group: argparse._ArgumentGroup) -> None:
+    """Add budget, ledger and seed."""
+    group.add_argument(
+        "--eps",
+        type=eps_number,
+        metavar="E",
+        help="differential privacy of a whole client (default: none, exact sums)",
+    )
+    group.add_argument(
+        "--delta",
+        type=chance_number,
+        metavar="D",
+        help="chance that the bound fails (default: min(1e-5, 1 / (10 clients)))",
+    )
+    group.add_argument(
+        "--ledger", metavar="PATH", help="JSONL file that adds up what was spent"
+    )
+    group.add_argument(
+        "--budget",
+        nargs=2,
+        type=positive_number,
+        metavar=("EPS", "DELTA"),
+        help="refuse to spend more than this from the ledger",
+    )
+    add_seed_option(group, "repeatable noise: a simulation without any guarantee")
+
+
+def check_privacy(args: argparse.Namespace) -> None:
+    """Raise for options that do not go together."""
+    if args.eps is None:
+        for name in ("delta", "ledger", "budget"):
+            if getattr(args, name) is not None:
+                raise UsageError(f"--{name} needs --eps: nothing is spent without it.")
+    if args.budget is not None and args.ledger is None:
+        raise UsageError("--budget needs --ledger PATH, the file that adds it up.")
+    if args.ledger is not None and args.seed is not None:
+        raise UsageError(
+            "--ledger refuses --seed: repeatable noise hides nothing. Leave out --seed "
+            "for a release, or --ledger for a simulation."
+        )
+
+
+def open_ledger(args: argparse.Namespace) -> Any:
+    """Return the ledger that pays, or None."""
+    if args.ledger is None:
+        return None
+    from skfedcal.privacy import PrivacyLedger
+
+    budget = None if args.budget is None else tuple(args.budget)
+    return PrivacyLedger(args.ledger, budget=budget)
+
+
+def ledger_facts(args: argparse.Namespace, ledger: Any, delta: float) -> dict[str, Any]:
+    """Return what the ledger says after a release of `delta`, as JSON values.
+
+    The delta of a release may be no more than rounding takes; the sum of several has no
+    eps there, and is read at a larger one.
+    """
+    places = [delta, DELTA] if ledger.budget is None else [ledger.budget[1]]
+    found = {place: ledger.spent(place) for place in places}
+    at = next((place for place in places if isfinite(found[place])), places[-1])
+    return {
+        "path": args.ledger,
+        "debits": len(ledger),
+        "eps_spent": found[at] if isfinite(found[at]) else None,
+        "delta": at,
+        "eps_budget": None if ledger.budget is None else ledger.budget[0],
+    }
+
+
+def ledger_text(facts: dict[str, Any]) -> str:
+    """Say on one line what `ledger_facts` has."""
+    of = "" if facts["eps_budget"] is None else f" of {facts['eps_budget']:g}"
+    spent = "inf" if facts["eps_spent"] is None else f"{facts['eps_spent']:.4g}"
+    return (
+        f"{facts['path']}: eps {spent}{of} spent at delta {facts['delta']:g} in "
+        f"{facts['debits']} debit{'s' * (facts['debits'] != 1)}"
+    )

@@ -1,0 +1,134 @@
+"""Finished cells on disk, one file each, so that a killed run can go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+from collections.abc import Callable, Mapping
+from functools import cache
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import joblib
+
+from skfedcal._files import as_path, write_whole
+from skfedcal._version import __version__
+
+# Part of every key: raised when cells hold something else than before.
+FORMAT = 2
+
+
+def key_of(settings: Mapping[str, Any]) -> str:
+    """Name of a cell: a hash of all that its result depends on."""
+    text = json.dumps({**settings, "format": FORMAT}, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+@cache
+def code_version() -> str:
+    """Version, and of one that is under work a fingerprint of its files too."""
+    if "dev" not in __version__:
+        return __version__
+    found = hashlib.sha256()
+    folder = Path(__file__).parents[1]
+    for path in sorted(folder.rglob("*.py")):
+        found.update(f"{path.relative_to(folder).as_posix()}\n".encode())
+        found.update(path.read_bytes())
+    return f"{__version__} {found.hexdigest()[:16]}"
+
+
+def cache_folder() -> Path:
+    """Folder of the user for results that can be computed again."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "skfedcal" / "compare"
+
+
+class CellStore:
+    """Cells in a folder; None keeps them nowhere."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self.folder = None if folder is None else as_path(folder, "store")
+        if self.folder is None:
+            return
+        if self.folder.exists() and not self.folder.is_dir():
+            raise NotADirectoryError(f"{self.folder} is a file; pass a folder.")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise type(error)(
+                f"{self.folder}: no folder for finished cells can be made here "
+                f"({error.strerror}). Pass another one as store (--store), or none "
+                "(--fresh)."
+            ) from error
+
+    def load(self, key: str) -> dict[str, Any] | None:
+        """Return a finished cell; None if there is none or its file is damaged."""
+        if self.folder is None:
+            return None
+        try:
+            text = self._path(key).read_text(encoding="utf-8")
+            record = json.loads(text)
+        except (FileNotFoundError, ValueError, RecursionError):
+            return None
+        if not isinstance(record, dict) or record.get("key") != key:
+            return None
+        found = record.get("result")
+        if not isinstance(found, dict) or record.get("check") != _check(found):
+            return None
+        return found
+
+    def save(self, key: str, result: Mapping[str, Any]) -> None:
+        """Write a cell as a whole."""
+        if self.folder is None:
+            return
+        found = dict(result)
+        record = {"key": key, "check": _check(found), "result": found}
+        text = json.dumps(record, allow_nan=False)
+        write_whole(self._path(key), lambda stream: stream.write(text.encode()))
+
+    def kept(self, settings: Mapping[str, Any], work: Callable[[], Any]) -> Any:
+        """Return what `work` gives; from the store if it was done before.
+
+        Parameters
+        ----------
+        settings : dict
+            All that the result depends on; anything that can be pickled.
+        work : callable
+            Returns numbers in lists and dicts.
+        """
+        if self.folder is None:
+            return work()
+        try:
+            key = key_of({"version": code_version(), "settings": joblib.hash(settings)})
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"store needs methods that can be pickled, such as functions of a "
+                f"module: {error}"
+            ) from error
+        found = self.load(key)
+        if found is None or "value" not in found:
+            found = {"value": _without_nan(work())}
+            self.save(key, found)
+        return found["value"]
+
+    def _path(self, key: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{key}.json"
+
+
+def _check(result: Mapping[str, Any]) -> str:
+    """Fingerprint of a result; a digit that changed on disk is noticed."""
+    text = json.dumps(result, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without_nan(value: Any) -> Any:
+    """Values that JSON has: a number that there is not is None."""
+    if isinstance(value, Mapping):
+        return {name: _without_nan(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(entry) for entry in value]
+    return None if isinstance(value, float) and isnan(value) else value

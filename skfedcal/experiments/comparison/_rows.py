@@ -1,0 +1,309 @@
+"""Rows to compare methods on: whose they are, and which are for the test."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal import _logits
+from skfedcal.compose._folds import holdout_rows
+from skfedcal.data import DirichletPartitioner, load_federation
+from skfedcal.data._arrays import distinct, join, read_array
+from skfedcal.data._parse import parse_clients
+from skfedcal.data._to_logits import INPUT_TYPES, to_logits
+from skfedcal.data._validate import is_missing
+
+Array = NDArray[Any]
+
+# The paper's setting for rows that nobody owns.
+N_CLIENTS, BETA = 100, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Logits, labels and clients to fit on; logits and labels for the test."""
+
+    logits: Array
+    labels: Array
+    clients: Array
+    test_logits: Array
+    test_labels: Array
+
+    @property
+    def n_clients(self) -> int:
+        """Clients that have rows."""
+        return len(np.unique(self.clients))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """All rows, with labels as columns. `clients` and `test` are None if not given.
+
+    Without clients the rows are dealt out by a Dirichlet law, without a test a share of
+    the rows (of each client) is kept for it; both anew with each seed.
+    """
+
+    logits: Array
+    labels: Array
+    clients: Array | None
+    test: tuple[Array, Array] | None
+    classes: Array
+
+    def deal(
+        self, seed: int, n_clients: int | None, beta: float, test_size: float
+    ) -> Split:
+        """Split the rows as one seed does."""
+        if self.clients is not None:
+            found = self._with_clients(seed, n_clients, test_size)
+        else:
+            found = self._dealt_out(seed, n_clients, beta, test_size)
+        for labels, what in ((found.labels, "fit"), (found.test_labels, "test")):
+            # A spread needs two rows.
+            if len(labels) < 2:
+                raise ValueError(
+                    f"There are too few rows: {len(labels)} would be left for the "
+                    f"{what}. Pass more rows, more clients or another test_size."
+                )
+        return found
+
+    def _dealt_out(
+        self, seed: int, n_clients: int | None, beta: float, test_size: float
+    ) -> Split:
+        """Give the rows to clients by a Dirichlet law."""
+        rows, test = np.arange(len(self.labels)), self.test
+        if test is None:
+            rows = np.random.default_rng(seed).permutation(rows)
+            cut = min(max(round(test_size * len(rows)), 1), len(rows) - 1)
+            test = self.logits[rows[:cut]], self.labels[rows[:cut]]
+            rows = rows[cut:]
+        number = N_CLIENTS if n_clients is None else n_clients
+        if number > len(rows):
+            raise ValueError(
+                f"{len(rows)} rows to calibrate on cannot be dealt to {number} "
+                "clients. Ask for fewer clients, or pass more rows."
+            )
+        dealer = DirichletPartitioner(number, beta, random_state=seed)
+        labels = self.labels[rows]
+        return Split(self.logits[rows], labels, dealer.assign(labels), *test)
+
+    def _with_clients(
+        self, seed: int, n_clients: int | None, test_size: float
+    ) -> Split:
+        """Keep the clients that are given, or some of them."""
+        assert self.clients is not None
+        names, clients = np.unique(self.clients, return_inverse=True)
+        rows, test = np.arange(len(clients)), self.test
+        if n_clients is not None:
+            if n_clients > len(names):
+                raise ValueError(
+                    f"n_clients={n_clients}, but there are {len(names)} clients."
+                )
+            order = np.random.default_rng([seed, 1]).permutation(len(names))
+            rows = np.flatnonzero(np.isin(clients, order[:n_clients]))
+        if test is None:
+            # All clients keep rows for the test, so that it is the same for any number.
+            rng = np.random.default_rng(seed)
+            held = holdout_rows(self.labels, clients, test_size, rng)
+            test = self.logits[held], self.labels[held]
+            rows = rows[~held[rows]]
+        return Split(self.logits[rows], self.labels[rows], clients[rows], *test)
+
+    def digest(self) -> str:
+        """Fingerprint of all of it."""
+        found = hashlib.sha256()
+        for part in (self.logits, self.labels, self.clients, *(self.test or (None,))):
+            if part is not None:
+                array = np.ascontiguousarray(part)
+                found.update(f"{array.dtype}{array.shape}".encode())
+                found.update(array.tobytes())
+            found.update(b";")
+        return found.hexdigest()
+
+
+def read_rows(
+    clients: Any,
+    test: Any,
+    *,
+    client_ids: Any = None,
+    classes: Any = None,
+    input_type: str = "logits",
+) -> Rows:
+    """Bring what `compare` is given into one form."""
+    if not isinstance(input_type, str) or input_type not in INPUT_TYPES:
+        raise ValueError(f"input_type must be one of {INPUT_TYPES}, got {input_type!r}")
+    if isinstance(clients, str | os.PathLike):
+        clients = load_federation(clients)
+    if hasattr(clients, "client_names"):
+        given = {"client_ids": client_ids, "classes": classes}
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"A file has its own {name}; leave it out.")
+        if input_type != "logits":
+            raise ValueError("A file says what its rows are; leave out input_type.")
+        return _from_file(clients, test)
+    pooled = isinstance(clients, tuple) and len(clients) == 2
+    if pooled and _ndim(clients[1]) == 1 and not _is_pair(clients[0]):
+        raw = parse_clients(clients[0], clients[1], client_ids)
+        owners = None if raw.row_ids is None else _codes(raw.row_ids)
+    else:
+        raw = parse_clients(clients, None, client_ids)
+        owners = None
+    truth = [_vector(part, "Labels") for part in raw.y]
+    if not raw.from_arrays:
+        sizes = [len(part) for part in truth]
+        owners = np.repeat(np.arange(len(sizes)), sizes)
+    as_table = partial(_table, input_type=input_type)
+    tables = [as_table(part) for part in raw.X]
+    for name, own, part in zip(raw.names, tables, truth, strict=True):
+        if len(own) != len(part):
+            raise ValueError(
+                f"Client {name!r} has {len(own)} rows of logits but {len(part)} labels."
+            )
+    logits = join(tables, "Logits")
+    known = _classes(truth, test, logits.shape[1], classes)
+    labels = np.concatenate([_columns(part, known) for part in truth])
+    _check_lengths(logits, labels, "clients")
+    pair = None
+    if test is not None:
+        if not _is_pair(test):
+            raise ValueError("test must be a pair of logits and labels, or None.")
+        pair = as_table(test[0]), _columns(test[1], known)
+        _check_lengths(*pair, "test")
+        if pair[0].shape[1] != logits.shape[1]:
+            raise ValueError(
+                f"test has {pair[0].shape[1]} columns of logits, the clients have "
+                f"{logits.shape[1]}."
+            )
+    return Rows(logits, labels, owners, pair, known)
+
+
+def _from_file(bunch: Any, test: Any) -> Rows:
+    """Rows of `load_federation`: those of ``val_*``, if any, are to calibrate on."""
+    if test is not None:
+        raise ValueError(
+            "test cannot be given with a file: its val rows, or a share of its rows, "
+            "are to calibrate on and the others for the test. Leave out test, or "
+            "pass the clients of `load_federation(path).clients`."
+        )
+    fit = bunch if bunch.val is None else bunch.val
+    logits = _table(fit.logits)
+    pair = None if bunch.val is None else (_table(bunch.logits), bunch.labels)
+    _check_lengths(logits, fit.labels, "file")
+    return Rows(logits, fit.labels, fit.client_ids, pair, np.arange(logits.shape[1]))
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and _ndim(value[1]) > 0
+
+
+def _ndim(value: Any) -> int:
+    """Dimensions of what may be no array; lists of several lengths have two."""
+    try:
+        return int(np.ndim(value))
+    except (ValueError, TypeError, RuntimeError):
+        return 2
+
+
+def _codes(ids: Any) -> Array:
+    array = read_array(ids, "client_ids")
+    if array.dtype.kind in "fO" and any(map(is_missing, array)):
+        raise ValueError("client_ids contains None or NaN; every row needs a client.")
+    codes: Array = distinct(array, "client_ids", return_inverse=True)[1]
+    return codes
+
+
+def _vector(values: Any, what: str) -> Array:
+    array = read_array(values, what)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise ValueError(f"{what} have shape {array.shape}; pass one for each row.")
+    return array
+
+
+def _table(scores: Any, input_type: str = "logits") -> Array:
+    """Logits as floats, one column a class."""
+    table = read_array(scores, "Logits")
+    empty = table.ndim == 2 and not table.shape[1]
+    if table.dtype.kind not in "fiu" or table.ndim not in (1, 2) or empty:
+        raise ValueError(
+            f"Logits must be numbers of shape (n, n_classes) or (n,), got "
+            f"{table.dtype} of shape {table.shape}."
+        )
+    if table.dtype not in (np.float32, np.float64):
+        table = table.astype(np.float64)
+    if input_type != "logits" and len(table):
+        table = table.reshape(len(table), -1)
+        table = np.asarray(
+            to_logits(table, max(2, table.shape[1]), input_type=input_type)
+        )
+    elif table.ndim == 1 or table.shape[1] == 1:
+        table = _logits.as_two_columns(table)
+    if len(table) and not np.isfinite(table.max(axis=1)).all():
+        raise ValueError("Logits have NaN, +inf or a row of nothing but -inf.")
+    return table
+
+
+def _classes(parts: Sequence[Any], test: Any, n_columns: int, classes: Any) -> Array:
+    """Label of each column."""
+    if classes is not None:
+        known = read_array(classes, "classes")
+        if known.shape != (n_columns,):
+            raise ValueError(
+                f"classes has {known.size} entries, logits have {n_columns} columns."
+            )
+        if len(distinct(known, "classes")) < len(known):
+            raise ValueError(f"classes={known.tolist()} has a label twice.")
+        return known
+    arrays = [part for part in parts if len(part)]
+    if _is_pair(test):
+        arrays.append(_vector(test[1], "Labels of test"))
+    if not arrays:
+        raise ValueError("There are no labels: every client is empty.")
+    found: Array = distinct(join(arrays, "Labels"), "Labels")
+    plain = found.dtype.kind in "iub" and (found.size == 0 or found[0] >= 0)
+    if plain and (not found.size or found[-1] < n_columns):
+        return np.arange(n_columns)
+    if len(found) != n_columns:
+        raise ValueError(
+            f"There are {len(found)} labels ({found[:5].tolist()}...) but {n_columns} "
+            "columns of logits. Pass `classes`, one label per column."
+        )
+    return found
+
+
+def _columns(labels: Any, classes: Array) -> Array:
+    """Column of each label."""
+    labels = _vector(labels, "Labels")
+    order = np.argsort(classes, kind="stable")
+    try:
+        place = np.searchsorted(classes, labels, sorter=order)
+        codes: Array = order[np.minimum(place, len(classes) - 1)]
+        unknown = np.asarray(classes[codes] != labels, dtype=bool)
+    except TypeError as error:
+        raise TypeError(
+            f"Labels and the classes {classes[:10].tolist()} cannot be compared: "
+            f"{error}"
+        ) from error
+    if unknown.any():
+        raise ValueError(
+            f"Label {labels[np.argmax(unknown)]!r} is none of the classes "
+            f"{classes[:10].tolist()}."
+        )
+    return codes
+
+
+def _check_lengths(logits: Array, labels: Array, what: str) -> None:
+    if len(logits) != len(labels):
+        raise ValueError(
+            f"{what}: there are {len(logits)} rows of logits but {len(labels)} labels."
+        )
+    if len(logits) < 2:
+        raise ValueError(f"{what}: {len(logits)} rows are too few.")

@@ -1,0 +1,1 @@
+"""Reliability diagrams of rows that are in this process."""
