@@ -15,7 +15,7 @@ from skfedcal._params import as_number
 from skfedcal._version import __version__
 from skfedcal.experiments.comparison._cells import BASE, CENTRAL, Cell
 from skfedcal.experiments.comparison._check import LARGEST
-from skfedcal.experiments.comparison._named import changed
+from skfedcal.experiments.comparison._named import changed, whole
 from skfedcal.experiments.comparison._result import NO_VALUE
 from skfedcal.experiments.comparison._rows import N_CLIENTS, Rows
 from skfedcal.federation import FederatedRunner
@@ -51,8 +51,7 @@ class Plan:
             raise ValueError(f"beta={self.sizes['beta']} is not a number above 0.")
         if self.delta is not None and not 0 < self.delta < 1:
             raise ValueError(f"delta={self.delta} is not in (0, 1).")
-        if not _is_count(self.n_bins):
-            raise ValueError(f"n_bins={self.n_bins!r} is not a whole number above 0.")
+        whole("n_bins", self.n_bins)
         if not isinstance(self.runner, FederatedRunner):
             raise TypeError(
                 f"runner must be a FederatedRunner or None, got {self.runner!r}."
@@ -226,12 +225,6 @@ def read_budgets(eps: Any) -> list[float | None]:
     if not found or len(set(found)) < len(found):
         raise ValueError(f"eps={eps!r} must have entries, each once.")
     return found
-
-
-def _is_count(value: Any) -> bool:
-    return (
-        isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
-    )
 
 
 def read_seeds(seeds: Any) -> list[int]:

@@ -42,9 +42,6 @@ MANY_CLASSES = 50
 # The paper marks results whose accuracy drops by more.
 ACCURACY_DROP = 0.01
 
-# Columns that every run has; the others are of fits, or of private ones.
-MEASURED = ("cwECE", "floor", "ECE", "NLL", "Brier", "acc change")
-
 # What missing or wrong entries of a comparison from a file make of it.
 DAMAGE = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError)
 

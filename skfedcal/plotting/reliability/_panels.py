@@ -184,11 +184,8 @@ def plot_reliability_grid(
         first = next(iter(predictions.values()))
         chosen = list(known[_worst(y_true, first, labels, max_classes)])
         title = f"{max_classes} of {len(known)} classes, those with the largest error"
-    if not chosen or n_columns < 1:
-        raise ValueError(
-            f"A grid of {len(chosen)} classes in {n_columns} columns cannot be drawn; "
-            "pass at least one class, and n_columns >= 1."
-        )
+    if not chosen:
+        raise ValueError("A grid of 0 classes cannot be drawn; pass one at least.")
     figure, axes = _grid(len(chosen), n_columns, margin is not None)
     for ax, target in zip(axes, chosen, strict=True):
         for name, proba in predictions.items():
