@@ -28,6 +28,9 @@ _NAME = "skfedcal"
 # A message outlives its exchange by so many seconds: clocks of sites may differ.
 _GRACE = 60.0
 _MAX_TEXT = 300
+# Flower's codes for a message or reply that expired, and for a node without heartbeat:
+# which of them comes first after a site is gone, or neither, is a matter of chance.
+_GONE = (3, 4, 5)
 
 _log = logging.getLogger("skfedcal.site")
 
@@ -302,7 +305,8 @@ def unpack(content: Any) -> tuple[Message, dict[str, Any]]:
 def _read_reply(reply: Any, node: int, token: str) -> Reply | str:
     if reply.has_error():
         reason = " ".join(str(reply.error.reason).split())[:_MAX_TEXT]
-        return f"failed: {reason}"
+        what = "did not answer" if reply.error.code in _GONE else "failed"
+        return f"{what}: {reason}"
     if reply.metadata.src_node_id != node:
         return "was answered for by another node"
     try:

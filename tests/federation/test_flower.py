@@ -12,6 +12,7 @@ from textwrap import dedent
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 
 from skfedcal import (
     FederatedRunner,
@@ -317,7 +318,16 @@ def test_another_version_of_the_messages_is_named(make_grid, local_grid):
         connect(make_grid(tamper=tamper))
 
 
-def test_a_site_that_crashes_is_named_with_its_reason(make_grid):
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        (ErrorCode.CLIENT_APP_CRASHED, "failed"),
+        (ErrorCode.NODE_UNAVAILABLE, "did not answer"),
+        (ErrorCode.MESSAGE_UNAVAILABLE, "did not answer"),
+        (ErrorCode.REPLY_MESSAGE_UNAVAILABLE, "did not answer"),
+    ],
+)
+def test_a_site_whose_message_fails_is_named_with_the_reason(make_grid, code, what):
     grid = make_grid()
     bad = node_of(grid, "turin")
     remote = RemoteClients(connect(grid))
@@ -325,10 +335,10 @@ def test_a_site_that_crashes_is_named_with_its_reason(make_grid):
     def tamper(message, reply):
         if message.metadata.dst_node_id != bad:
             return reply
-        return Message(Error(0, "Node Unavailable\n  - no heartbeat"), reply_to=message)
+        return Message(Error(code, "It is\n  - gone"), reply_to=message)
 
     grid.tamper = tamper
-    with pytest.warns(FaultyClientWarning, match="'turin' failed: Node Unavailable - "):
+    with pytest.warns(FaultyClientWarning, match=f"'turin' {what}: It is - gone"):
         counts(remote, MASKED)
 
 
