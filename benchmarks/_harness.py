@@ -7,15 +7,19 @@ script from the top level: ``python -m benchmarks.bench_metrics``.
 
 import os
 
-# One thread, set before numpy is loaded: process time adds up over threads.
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
+# One thread, whatever the shell says, set before numpy is loaded: process time adds
+# up over threads, which not all libraries use alike.
+for _name in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
+    os.environ[f"{_name}_NUM_THREADS"] = "1"
 
 import argparse  # noqa: E402
 import json  # noqa: E402
 import platform  # noqa: E402
+import statistics  # noqa: E402
 import time  # noqa: E402
+import tracemalloc  # noqa: E402
 from collections.abc import Callable, Mapping, Sequence  # noqa: E402
+from functools import cache  # noqa: E402
 from importlib import import_module  # noqa: E402
 from importlib.metadata import PackageNotFoundError, version  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -28,6 +32,9 @@ from scipy.special import log_softmax  # noqa: E402
 RESULTS = Path(__file__).parent / "results"
 BURST = 4
 PACKAGES = ("skfedcal", "numpy", "scipy", "scikit-learn", "torch")
+# Longer calls are not repeated in a burst.
+BURST_SECONDS = 0.05
+OURS = "skfedcal"
 
 
 def cpu_best(
@@ -52,6 +59,101 @@ def cpu_best(
     return best
 
 
+def cpu_spread(
+    calls: Mapping[str, Callable[[], object]], *, seconds: float = 0.3
+) -> dict[str, tuple[float, float, int]]:
+    """Return best and median CPU time of each call, taken in turn, and how many.
+
+    A call that takes longer than `seconds` is measured three times, and once if it
+    takes ten times as long.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    open_ = list(calls)
+    while open_:
+        for name in list(open_):
+            short = times[name] and times[name][-1] < BURST_SECONDS
+            for _ in range(BURST if short else 1):
+                start = time.process_time_ns()
+                calls[name]()
+                times[name].append((time.process_time_ns() - start) / 1e9)
+            spent = sum(times[name])
+            if spent >= (seconds if len(times[name]) >= 3 else 10 * seconds):
+                open_.remove(name)
+    return {name: (min(t), statistics.median(t), len(t)) for name, t in times.items()}
+
+
+def compare(
+    question: str,
+    case: str,
+    calls: Mapping[str, Callable[[], object]],
+    *,
+    logits: np.ndarray | None = None,
+    seconds: float = 0.3,
+    extra: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[dict[str, Any]]:
+    """Time `calls`, ours among them, and return one row for each.
+
+    The unit is U of `logits`, or milliseconds without these. `extra` adds fields to
+    the rows of a library. Each call takes turns with U alone: others would leave their
+    data, and their code, in the caches.
+    """
+    times: dict[str, tuple[float, float, int]] = {}
+    ones = dict.fromkeys(calls, 1e-3)
+    for name, call in calls.items():
+        todo = {} if logits is None else {"U": unit(logits)}
+        found = cpu_spread({**todo, name: call}, seconds=seconds)
+        times[name] = found[name]
+        if logits is not None:
+            ones[name] = found["U"][0]
+    rows = []
+    for name in calls:
+        best, median, repeats = times[name]
+        rows.append(
+            record(
+                question,
+                case,
+                name,
+                best / ones[name],
+                "ms" if logits is None else "U",
+                # One time has no spread, which is not one of zero.
+                spread=median / best - 1 if repeats > 1 else None,
+                repeats=repeats,
+                ratio=best / times[OURS][0] if OURS in times else None,
+                **(extra or {}).get(name, {}),
+            )
+        )
+    return rows
+
+
+def record(
+    question: str, case: str, library: str, value: float, unit: str, **fields: Any
+) -> dict[str, Any]:
+    """Return one row of the suite: what was measured, for whom, and how much it is."""
+    row = {"question": question, "case": case, "library": library}
+    # NaN is not JSON.
+    number = None if np.isnan(value) else float(value)
+    row |= {"value": number, "unit": unit, "repeats": None, "spread": None}
+    # Log loss on fresh rows; that on the rows of the fit, above a tight optimum.
+    row |= {"ratio": None, "quality": None, "excess": None, "note": ""}
+    return {key: fields.get(key, old) for key, old in row.items()}
+
+
+def peak_share(call: Callable[[], object], given: np.ndarray) -> float:
+    """Return the peak of what a second call allocates as a share of its input."""
+    call()
+    return traced_peak(call) / given.nbytes
+
+
+def traced_peak(call: Callable[[], object]) -> int:
+    """Return the peak in bytes of what a call allocates."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 def unit(logits: np.ndarray) -> Callable[[], object]:
     """Return the call whose time is one U."""
     return lambda: log_softmax(logits, axis=1)
@@ -71,11 +173,12 @@ def make_logits(
     return logits.astype(dtype), labels
 
 
+@cache
 def optional(name: str) -> ModuleType | None:
-    """Return a module, or None with a note when it is not installed."""
+    """Return a module, or None with a note when it cannot be had."""
     try:
         return import_module(name)
-    except ImportError as reason:
+    except Exception as reason:  # a broken library fails in any way it likes
         print(f"skipped {name}: {reason}")
         return None
 
@@ -92,25 +195,43 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _cell(value: object) -> str:
+    if value is None:
+        return ""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def write_json(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with the machine and the versions that made them."""
+def write_json(
+    path: Path, rows: Sequence[Mapping[str, Any]], peers: Sequence[str] = ()
+) -> None:
+    """Write rows, one per line, with the machine and the versions that made them."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    record = {"machine": machine(), "versions": versions(), "rows": list(rows)}
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    head = {"machine": machine(), "versions": versions(peers)}
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    text = json.dumps(head, indent=1).removesuffix("\n}")
+    path.write_text(f'{text},\n "rows": [\n{lines}\n ]\n}}\n')
     print(f"wrote {path}")
 
 
 def machine() -> dict[str, object]:
     """Describe where the numbers come from."""
     return {
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
         "cpus": os.cpu_count(),
+        # Others on the machine do not count as processor time, but share the caches.
+        "load": round(os.getloadavg()[1], 1) if hasattr(os, "getloadavg") else None,
         "python": platform.python_version(),
     }
+
+
+def _processor() -> str:
+    """Return the model of the processor where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    return found[0] if found else platform.machine()
 
 
 def versions(extra: Sequence[str] = ()) -> dict[str, str]:
@@ -121,14 +242,32 @@ def versions(extra: Sequence[str] = ()) -> dict[str, str]:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = "absent"
+    if found[OURS] == "absent":  # run from a copy that is not installed
+        found[OURS] = import_module(OURS).__version__
     return found
 
 
 def arguments(name: str, text: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options that every script has."""
-    parser = argparse.ArgumentParser(description=text)
-    parser.add_argument("--out", type=Path, default=RESULTS / f"{name}.json")
+    parser = argparse.ArgumentParser(description=text, formatter_class=_Help)
     parser.add_argument(
-        "--seconds", type=float, default=0.5, help="time per measured call"
+        "--out", type=Path, default=RESULTS / f"{name}.json", help="file to write"
+    )
+    parser.add_argument(
+        "--seconds", type=_positive, default=0.5, help="time per measured call"
     )
     return parser
+
+
+def _positive(text: str) -> float:
+    """Return a number above zero; argparse tells what is none."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero")
+    return number
+
+
+class _Help(
+    argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter
+):
+    """Lines as they are written, and defaults."""

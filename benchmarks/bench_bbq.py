@@ -5,14 +5,8 @@ python -m benchmarks.bench_bbq
 One U is one `scipy.special.log_softmax` pass over the same array in the same run. The
 whole public `fit` and `predict_proba` are timed, validation included, with 128 bins per
 class. The table is compared with a naive one, class by class, before anything is timed.
-netcal scores histograms by BIC and not by gamma functions, so that only its time can be
-compared; it takes minutes at a hundred classes and is left out there.
+`bench_fits` has the other libraries.
 """
-
-import contextlib
-import io
-import time
-import warnings
 
 import numpy as np
 from scipy.special import gammaln
@@ -21,7 +15,6 @@ from benchmarks._harness import (
     arguments,
     cpu_best,
     make_logits,
-    optional,
     print_table,
     unit,
     write_json,
@@ -76,9 +69,6 @@ def measure(n_rows, n_classes, dtype, seconds):
         },
         seconds=seconds,
     )
-    peer = (
-        netcal_seconds(softmax64(logits), labels) if n_classes <= 10 else (np.nan,) * 2
-    )
     return {
         "rows": n_rows,
         "classes": n_classes,
@@ -88,26 +78,8 @@ def measure(n_rows, n_classes, dtype, seconds):
         "100 clients U": best["hundred"] / best["U"],
         "shuffled U": best["shuffled"] / best["U"],
         "predict U": best["predict"] / best["U"],
-        "netcal fit U": peer[0] / best["U"],
-        "netcal predict U": peer[1] / best["U"],
         "max error": error,
     }
-
-
-def netcal_seconds(proba, labels):
-    """CPU seconds of one fit and one prediction of netcal's BBQ."""
-    binning = optional("netcal.binning")
-    if binning is None:
-        return np.nan, np.nan
-    quiet = contextlib.redirect_stderr(io.StringIO())  # its progress bar
-    with warnings.catch_warnings(), quiet, contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        peer = binning.BBQ()
-        started = time.process_time()
-        peer.fit(proba, labels)
-        fitted = time.process_time()
-        peer.transform(proba)
-        return fitted - started, time.process_time() - fitted
 
 
 def main():

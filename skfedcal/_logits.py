@@ -41,9 +41,11 @@ def center(logits: Rows) -> Rows:
         return logits - row_max(logits)
 
 
-def softmax(logits: Rows) -> Rows:
-    """Row-wise softmax."""
-    weights = logits - row_max(logits)
+def softmax(logits: Rows, out: Rows | None = None) -> Rows:
+    """Row-wise softmax; `out` may be `logits`."""
+    top = row_max(logits)
+    centred = out is logits and not top.any()
+    weights = logits if centred else np.subtract(logits, top, out=out)
     np.exp(weights, out=weights)
     weights /= np.einsum("ij->i", weights)[:, None]
     return weights

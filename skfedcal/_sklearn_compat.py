@@ -4,6 +4,7 @@ import functools
 import sys
 from contextlib import contextmanager, nullcontext
 from types import FrameType
+from typing import ClassVar
 
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
@@ -41,6 +42,7 @@ __all__ = [
     "CallbackSupportMixin",
     "HasMethods",
     "Interval",
+    "KnownParams",
     "StrOptions",
     "check_method_params",
     "fit_context",
@@ -57,6 +59,21 @@ _REPEATED_FITS = ("sklearn.model_selection", "skfedcal.compose._crossfit")
 
 # `_fit_context` validates the parameters and, since 1.9, tears callbacks down.
 fit_context = functools.partial(_fit_context, prefer_skip_nested_validation=False)
+
+
+class KnownParams:
+    """Remember the parameters of a class, which scikit-learn reads from its signature.
+
+    Reading it at every fit and every `get_params` takes longer than a small fit's sums.
+    """
+
+    _param_names: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def _get_param_names(cls):
+        if "_param_names" not in vars(cls):  # a subclass may have others
+            cls._param_names = tuple(super()._get_param_names())  # type: ignore[misc]
+        return list(cls._param_names)
 
 
 @contextmanager

@@ -541,3 +541,16 @@ def test_progress_bar_shows_rounds(clients, features, capsys):
     shown = capsys.readouterr().out
     assert "LogitTransformer" in shown
     assert "FedTempCalibrator" in shown
+
+
+def test_a_subclass_has_parameters_of_its_own():
+    class Named(FedTempCalibrator):
+        def __init__(self, eps=None, *, name="a"):
+            super().__init__(eps)
+            self.name = name
+
+    before = FedTempCalibrator().get_params()
+    FedTempCalibrator._get_param_names().append("other")  # what is remembered stays
+    named = clone(Named(name="b"))
+    assert named.get_params() == {"eps": None, "name": "b"}
+    assert FedTempCalibrator().get_params() == before

@@ -52,6 +52,13 @@ class LossDerivatives:
         own = _own(rows, labels)
         with np.errstate(all="ignore"):
             total, narrow = self._moments(rows, own, beta, raw)
+            # Two sums over rows tell that no row is far, as a rule.
+            if (
+                narrow
+                and total.max(initial=0.0) < _SAFE_TOTAL
+                and np.isfinite(raw[-1].sum())
+            ):
+                return _cumulants(raw)
             far = ~((total < _SAFE_TOTAL) & np.isfinite(raw[-1]))
             if not narrow:
                 # In the type of the buffers, as for the block: which of the two ways
@@ -88,8 +95,7 @@ class LossDerivatives:
         power = scratch("power", shape, self.dtype)
         with np.errstate(over="ignore"):  # 1e308 - (-1e308): clipped right below
             if by_column:
-                np.copyto(gaps, rows.T)
-                gaps -= zero
+                np.subtract(rows.T, zero, out=gaps, dtype=self.dtype)
             else:
                 np.subtract(rows, zero[:, None], out=gaps, dtype=self.dtype)
         narrow = not gaps.size or bool(gaps.min() > -MAX_SPAN / 2)

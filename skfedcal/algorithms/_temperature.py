@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import exp, factorial, log, log1p
+from math import exp, factorial, log, log1p, sqrt
 
 import numpy as np
 
@@ -14,12 +14,24 @@ from skfedcal.data._dataset import FederatedDataset
 # T lies in [exp(-LOG_BOUND), exp(LOG_BOUND)] = [1e-4, 1e4].
 LOG_BOUND = log(1e4)
 
-# One row in 32, then one in 8, brings the start close; a sample this small is skipped.
-_STAGES = (32, 8, 1)
-_MIN_ROWS, _BORROW_ROWS = 200, 1000
-# A step in log(beta) this short ends a sample: the next one mends what is left.
-_NEAR = {32: 1.0, 8: 0.3}
-_MAX_SAMPLE_ROUNDS = 4
+# One row in 8 brings the start close; a sample of fewer rows than this is skipped.
+_SAMPLE = 8
+_MIN_ROWS = 200
+# An error of log(beta) this small, about that of a sample of 1,000 rows, ends it.
+_NEAR = 0.04
+_MAX_SAMPLE_ROUNDS = 5
+
+# Rows that are hashed at a time, so that it takes no array of their number.
+_HASH_ROWS = 1 << 14
+
+# Derivatives sent: enough for one pass over all rows after a good start.
+_ORDER = 5
+# A step this long in log(beta) is too long for a polynomial.
+_REACH = 1.0
+
+# The error of a step is at least this times its sixth power, the first one that the
+# derivatives say nothing of; of 10,000 made-up sets of rows few have twice as much.
+_ALIKE = 2.0
 
 # Slope and curvature per row below which the loss is flat, well above the resolution
 # of what is sent: rows that are all right pull T to 0 with ever smaller slopes.
@@ -35,19 +47,17 @@ class TemperatureState:
     """Inverse temperature, with a bracket for its logarithm.
 
     `stage` is the thinning of the rows, `error` an estimate of the relative error of
-    `beta`; `flat` tells that the loss no longer depends on `beta`; `fifth` is the fifth
-    derivative over the second, from the sample; NaN without a large one.
+    `beta`; `flat` tells that the loss no longer depends on `beta`.
     """
 
     beta: float = 1.0
     low: float = -LOG_BOUND
     high: float = LOG_BOUND
-    stage: int = _STAGES[0]
+    stage: int = _SAMPLE
     stage_rounds: int = 0
     precise: bool = False
     error: float = np.inf
     flat: bool = False
-    fifth: float = np.nan
 
     @property
     def temperature(self) -> float:
@@ -73,12 +83,12 @@ class TemperatureNewton:
     """Minimise the pooled log loss in ``beta = 1 / T``, exactly.
 
     Clients send the first derivatives of their summed loss. The loss is convex, so the
-    sign of the slope brackets the optimum; the root of the Taylor polynomial of the
-    slope is the next point where that polynomial is good, a Newton step on the log
-    scale where it is not, a bisection where the step leaves the bracket.
+    sign of the slope brackets the optimum. The slope is continued from its derivatives
+    in two ways; where their roots agree, that is the next point. Elsewhere it is a
+    Newton step on the log scale, or a bisection where the step leaves the bracket.
 
-    The rows used in the first rounds are picked by a hash of their own first entry:
-    the same rows whatever the partition into clients.
+    The rows used in the first round are picked by a hash of their own first entry: the
+    same rows whatever the partition into clients.
     """
 
     n_rounds: int = 60
@@ -95,7 +105,7 @@ class TemperatureNewton:
 
     def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
         return {
-            "slopes": BlockSpec((_order(int(broadcast["stage"])),)),
+            "slopes": BlockSpec((_ORDER,)),
             "sizes": BlockSpec((2,), kind="count"),
         }
 
@@ -104,14 +114,13 @@ class TemperatureNewton:
         dtype = np.float64 if broadcast["precise"] else clients.rows.dtype
         used = hash_sample(clients, stage) if stage > 1 else clients
         derivatives = LossDerivatives(dtype)
-        order = _order(stage)
-        slopes = np.zeros((len(clients), order))
+        slopes = np.zeros((len(clients), _ORDER))
         for block in used.blocks():
-            values = derivatives(block.rows, block.labels, beta, order)
+            values = derivatives(block.rows, block.labels, beta, _ORDER)
             slopes[block.clients] += block.sum_by_client(values)
         # Derivatives in x, where beta * (1 + x) is the next point: whatever the scale
         # of the logits, they are neither too large nor too small to be sent.
-        slopes *= beta ** np.arange(1, order + 1)
+        slopes *= beta ** np.arange(1, _ORDER + 1)
         cells = clients.sizes * clients.rows.shape[1]
         return {"slopes": slopes, "sizes": np.array([cells, used.sizes]).T}
 
@@ -121,20 +130,16 @@ class TemperatureNewton:
         n_cells, n_used = total["sizes"]
         precise = bool(n_cells <= _SMALL)
         if state.stage > 1 and n_used < _MIN_ROWS:
-            return replace(state, stage=_after(state.stage), precise=precise)
+            return replace(state, stage=1, precise=precise)
         moved = newton_step(state, total["slopes"], floor=_FLAT * n_used)
         moved = replace(moved, precise=precise, stage_rounds=state.stage_rounds + 1)
-        far = abs(log(moved.beta / state.beta)) > _NEAR.get(state.stage, 0.0)
-        if state.stage == 1 or (far and moved.stage_rounds < _MAX_SAMPLE_ROUNDS):
+        far = moved.error > _NEAR and moved.stage_rounds < _MAX_SAMPLE_ROUNDS
+        if state.stage == 1 or far:
             return moved
-        # Bracket and error belong to the sample: start anew with more rows.
+        # Bracket and error belong to the sample: start anew with all rows.
         bound = LOG_BOUND - 1.0
-        beta = float(np.clip(moved.beta, exp(-bound), exp(bound)))
-        enough = n_used >= _BORROW_ROWS and total["slopes"][1] > 0
-        fifth = total["slopes"][4] / total["slopes"][1] if enough else np.nan
-        return TemperatureState(
-            beta, stage=_after(state.stage), precise=precise, fifth=float(fifth)
-        )
+        beta = min(max(moved.beta, exp(-bound)), exp(bound))
+        return TemperatureState(beta, stage=1, precise=precise)
 
     def done(self, state: TemperatureState) -> bool:
         return state.stage == 1 and (state.flat or state.error <= state.tol)
@@ -156,12 +161,12 @@ def newton_step(
     if slope == 0:
         return replace(state, error=0.0)
     low, high = (here, state.high) if slope < 0 else (state.low, here)
-    # A fifth derivative from the sample saves one from all rows; good to 50 % or so.
-    borrowed = len(scaled) < 5 and np.isfinite(state.fifth)
-    if borrowed:
-        scaled.append(curvature * state.fifth)
-    x, error = _taylor_root(scaled, 0.5 if borrowed else 0.0)
-    move = log1p(x) if error < 0.1 else _log_newton(slope, curvature)
+    move, error = _log_root(scaled)
+    if error > 0.2:
+        move = _log_newton(slope, curvature)
+    if state.stage == 1:
+        # Two continuations may also agree by chance; a sample need not be exact.
+        error = max(error, _ALIKE * move**6)
     target = here + move
     if not low < target < high:
         end = low if slope > 0 else high
@@ -176,17 +181,36 @@ def newton_step(
     return replace(state, beta=exp(target), low=low, high=high, error=error)
 
 
-def _taylor_root(scaled: list[float], doubt: float) -> tuple[float, float]:
-    """Root of the Taylor polynomial of the slope, and the error of taking it.
-
-    `doubt` is the relative error of the last derivative.
-    """
+def _log_root(scaled: list[float]) -> tuple[float, float]:
+    """Change of ``log(beta)`` to the root of the slope, and the error of taking it."""
     if not scaled[1] > 0:
         return 0.0, np.inf
     terms = [s / factorial(i) / scaled[1] for i, s in enumerate(scaled)]
-    x = -terms[0]
-    for _ in range(8):
-        if not abs(x) < 0.3:
+    x = _rational_root(terms)
+    if not x > -1:
+        return _polynomial_root(_in_log(terms), -terms[0])
+    # Both are of the same order: their gap is about the larger of the two errors.
+    move = log1p(x)
+    other, error = _polynomial_root(_in_log(terms), move)
+    return move, abs(move - other) if error < np.inf else np.inf
+
+
+def _in_log(terms: list[float]) -> list[float]:
+    """Taylor polynomial in ``log(1 + x)`` from that in ``x``."""
+    zero, one, two, three, four = terms
+    return [
+        zero,
+        one,
+        one / 2 + two,
+        one / 6 + two + three,
+        one / 24 + 7 * two / 12 + 3 * three / 2 + four,
+    ]
+
+
+def _polynomial_root(terms: list[float], x: float) -> tuple[float, float]:
+    """Root of a Taylor polynomial next to `x`, and the error of taking it."""
+    for _ in range(20):
+        if not abs(x) < _REACH:
             return 0.0, np.inf
         value = derivative = 0.0
         for term in reversed(terms):
@@ -194,13 +218,34 @@ def _taylor_root(scaled: list[float], doubt: float) -> tuple[float, float]:
             value = value * x + term
         if derivative < 0.2:
             return 0.0, np.inf
-        x -= value / derivative
+        step = value / derivative
+        x -= step
+        if abs(step) <= 1e-15 * abs(x):
+            break
     # The first term left out is about |x| times the last ones kept.
     power = len(terms) - 1
-    last = abs(terms[-1] * x**power)
-    before = abs(terms[-2] * x**power)
-    error = 2 * abs(x) * max(last, before) + doubt * last
-    return (x, error) if abs(x) < 0.3 else (0.0, np.inf)
+    error = 2 * abs(x) * max(abs(terms[-1] * x**power), abs(terms[-2] * x**power))
+    return (x, error) if abs(x) < _REACH else (0.0, np.inf)
+
+
+def _rational_root(terms: list[float]) -> float:
+    """Root of the quotient of two quadratics with these Taylor terms; NaN if none."""
+    zero, one, two, three, four = terms
+    det = two * two - one * three
+    if not abs(det) > 1e-6 * (two * two + abs(three)):
+        return np.nan
+    # Denominator 1 + p x + q x^2, by the terms of third and fourth order.
+    p = (one * four - two * three) / det
+    q = (three * three - two * four) / det
+    linear, square = one + p * zero, two + p * one + q * zero
+    inside = linear * linear - 4 * square * zero
+    if not (linear > 0 and inside >= 0):
+        return np.nan
+    x = -2 * zero / (linear + sqrt(inside))
+    # Not beyond a pole.
+    return (
+        x if min(1 + p * x + q * x * x, 1 + p * x / 2 + q * x * x / 4) > 0.2 else np.nan
+    )
 
 
 def _log_newton(slope: float, curvature: float) -> float:
@@ -218,15 +263,10 @@ def _log_newton(slope: float, curvature: float) -> float:
 def hash_sample(clients: FederatedDataset, step: int) -> FederatedDataset:
     """About one row in `step`, picked by a hash of the row's own first entry."""
     # Multiplicative hashing: the high bits of the product are well mixed.
-    bits = np.ascontiguousarray(clients.rows[:, 0], dtype=np.float64).view(np.uint64)
-    keep = bits * np.uint64(0x9E3779B97F4A7C15) < np.uint64(2**64 // step)
+    keep = np.empty(len(clients.rows), dtype=np.bool_)
+    for start in range(0, len(keep), _HASH_ROWS):
+        where = slice(start, start + _HASH_ROWS)
+        first = np.ascontiguousarray(clients.rows[where, 0], dtype=np.float64)
+        bits = first.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        np.less(bits, np.uint64(2**64 // step), out=keep[where])
     return clients.keep_rows(keep)
-
-
-def _order(stage: int) -> int:
-    """Derivatives sent: enough for one pass over all rows after a good start."""
-    return 4 if stage == 1 else 5
-
-
-def _after(stage: int) -> int:
-    return _STAGES[_STAGES.index(stage) + 1]

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from skfedcal import _logits
 from skfedcal._sklearn_compat import (
     CallbackSupportMixin,
+    KnownParams,
     StrOptions,
     fit_context,
     inside_model_selection,
@@ -29,6 +30,7 @@ class BaseCalibrator(
     ExportMixin,
     CallbackSupportMixin,
     PrivacyMixin,
+    KnownParams,
     ClassifierMixin,
     BaseEstimator,
     metaclass=ABCMeta,
@@ -174,7 +176,8 @@ class BaseCalibrator(
         proba : ndarray of shape (n_samples, n_classes)
             One column per entry of `classes_`, in the dtype of X.
         """
-        return _logits.softmax(self._calibrated_logits(X))
+        logits = self._calibrated_logits(X)
+        return _logits.softmax(logits, out=logits)
 
     def predict_log_proba(self, X):
         """Logarithm of the calibrated probabilities.

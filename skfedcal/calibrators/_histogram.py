@@ -9,6 +9,7 @@ from skfedcal._sklearn_compat import StrOptions
 from skfedcal.algorithms import ClassHistograms
 from skfedcal.algorithms._binning import bin_index, midpoints, softmax64
 from skfedcal.calibrators._base import BaseCalibrator
+from skfedcal.calibrators._bin_lookup import look_up
 from skfedcal.data._arrays import read_array
 from skfedcal.privacy._mixin import CLIP_RANGE
 
@@ -20,6 +21,9 @@ _MIN_GAIN = 2.0
 
 # The input inside a bin is taken to be this part of its width away from the edges.
 _EDGE = 0.05
+
+# Entries that are looked up at a time: float64 copies of so many stay in the cache.
+_BLOCK_CELLS = 1 << 15
 
 
 class HistogramCalibrator(BaseCalibrator):
@@ -154,15 +158,20 @@ class HistogramCalibrator(BaseCalibrator):
             raise ValueError("class_weights_ has values outside [0, 1]")
 
     def _calibrate(self, logits):
-        proba = softmax64(logits)
-        cells = bin_index(proba, self._n_bins)
-        cells += np.arange(logits.shape[1]) * self._n_bins
+        # Blocks of rows are changed in place, in one layout.
+        logits = np.ascontiguousarray(logits)
         if self.weighting is None:
-            out = self._log_values(self.bin_values_).take(cells)
-        else:
-            values = self._weigh(self.bin_values_.take(cells), logits, proba)
-            out = self._log_values(values)
-        return out.astype(logits.dtype, copy=False)
+            table = self._log_values(self.bin_values_).astype(logits.dtype)
+            return look_up(logits, table)
+        first = np.arange(logits.shape[1]) * self._n_bins
+        step = max(1, _BLOCK_CELLS // logits.shape[1])
+        for start in range(0, len(logits), step):
+            rows = logits[start : start + step]
+            proba = softmax64(rows)
+            cells = bin_index(proba, self._n_bins) + first
+            values = self._weigh(self.bin_values_.take(cells), rows, proba)
+            rows[:] = self._log_values(values)
+        return logits
 
     def _log_values(self, values):
         out = _logits.from_proba(values)

@@ -163,6 +163,10 @@ class FedTempCalibrator(BaseCalibrator):
         return self._gain
 
     def _after_fit(self, setting):
+        newton = not setting.private and self.solver in ("auto", "newton")
+        if newton and self._has_changing_cohorts():
+            # Exact steps end at the optimum of the cohort that was asked last.
+            self.converged_ = False
         if self.converged_ or not self.improves_:
             return
         if setting.private:
@@ -183,6 +187,10 @@ class FedTempCalibrator(BaseCalibrator):
                 "solver='grid'."
             )
         warnings.warn(text, CalibrationWarning, stacklevel=4)
+
+    def _has_changing_cohorts(self):
+        drawn = self.runner is not None and self.runner.cohort != "full"
+        return drawn and any(r.n_clients < self.n_clients_ for r in self.history_)
 
     def _check_restored(self):
         if type(self.temperature_) is not float or not 0 < self.temperature_ < np.inf:

@@ -224,12 +224,14 @@ class FederatedDataset:
 
     def _block(self, first: int, last: int, start: int, stop: int) -> Block:
         where = slice(start, stop)
+        # Of a piece of a client, offsets end where it ends.
+        inside = np.minimum(self.offsets[first : last + 1], stop)
         return Block(
             self._gather(start, stop),
             self.labels[where],
             None if self.weights is None else self.weights[where],
             slice(first, last),
-            np.clip(self.offsets[first : last + 1], start, stop) - start,
+            np.maximum(inside, start) - start,
         )
 
 

@@ -20,6 +20,9 @@ _SUM_TOLERANCE = 1e-3
 
 def check_finite(X):
     """Refuse rows that are no scores; -inf is allowed next to a finite score."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(X.sum()):  # one pass, and nearly always the only one
+            return
     low, high = X.min(), X.max()
     bad = np.isnan(low) or np.isnan(high) or np.isposinf(high)
     if bad or (np.isneginf(low) and not np.isfinite(_logits.row_max(X)).all()):

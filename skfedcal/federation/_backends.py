@@ -153,6 +153,7 @@ def select(clients: FederatedDataset, cohort: Positions) -> FederatedDataset:
     """Clients at these positions, without a copy where they are neighbours."""
     if not len(cohort):
         return clients.slice(0, 0)
-    if (np.diff(cohort) == 1).all():
-        return clients.slice(int(cohort[0]), int(cohort[-1]) + 1)
-    return clients.select(cohort)
+    first, stop = int(cohort[0]), int(cohort[-1]) + 1
+    if len(cohort) > 1 and not (cohort[1:] - cohort[:-1] == 1).all():
+        return clients.select(cohort)
+    return clients if (first, stop) == (0, len(clients)) else clients.slice(first, stop)

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from skfedcal.privacy._randomizers import Randomizer
     from skfedcal.privacy._streams import ClientStreams, Positions
 
-# Numbers of one chunk of clients before they are summed (float64: 16 MB).
-_CHUNK_VALUES = 1 << 21
+# Numbers of one chunk of clients before they are summed (float64: 2 MB, and 6 MB as
+# limbs): beyond the cache, time per client would grow with their number.
+_CHUNK_VALUES = 1 << 18
 # Clients of one chunk whose rows are sparse.
 _CHUNK_SPARSE = 1 << 18
 

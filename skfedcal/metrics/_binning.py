@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skfedcal.metrics._blocks import blocks, column_of, column_sums, rare_flags
+from skfedcal._flags import rare_flags
+from skfedcal.metrics._blocks import blocks, column_of, column_sums
 
 # Elements per pass: large enough to spread numpy's cost per call, small enough
 # that masks and lists of entries stay in cache and below 1 MB.

@@ -4,6 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from skfedcal.metrics._binning import BinSums, classwise_bin_sums
+from skfedcal.metrics._gaps import classwise_gaps
+from skfedcal.metrics._labels import count_labels
 from skfedcal.metrics._quantile import classwise_quantile_sums
 from skfedcal.metrics._reduction import (
     AVERAGES,
@@ -12,8 +14,11 @@ from skfedcal.metrics._reduction import (
     average_classes,
 )
 from skfedcal.metrics._validation import (
+    as_columns,
     check_choice,
+    check_labels,
     check_problem,
+    check_rows,
     check_threshold,
 )
 
@@ -113,12 +118,31 @@ def classwise_calibration_error(
     error = BinnedError(n_bins, norm, squared, strategy, debias)
     check_threshold(threshold)
     check_choice("average", average, AVERAGES)
+    if error.needs_gaps_only and sample_weight is None and threshold <= 0:
+        errors, sizes = _mean_gaps(y_true, y_prob, labels, n_bins)
+        return as_result(average_classes(errors, average, sizes))
     proba, codes, weight = check_problem(y_true, y_prob, labels, sample_weight)
     sums = classwise_sums(proba, codes, error, weight, threshold)
     frequency = None
     if average == "weighted":
         frequency = np.bincount(codes, weight, proba.shape[1])
     return as_result(average_classes(error(sums), average, frequency))
+
+
+def _mean_gaps(
+    y_true: ArrayLike, y_prob: ArrayLike, labels: ArrayLike | None, n_bins: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean gap over equal-width bins and the size of each class."""
+    proba = as_columns(y_prob)
+    try:
+        found = check_labels(y_true, proba)
+        codes, sizes = count_labels(found, labels, proba.shape[1])
+    except (TypeError, ValueError):
+        # Rows are checked below, but a fault of theirs is told first.
+        check_rows(proba)
+        raise
+    gaps = classwise_gaps(proba, codes, sizes, n_bins)
+    return np.abs(gaps).sum(axis=1) / len(proba), sizes
 
 
 def classwise_sums(

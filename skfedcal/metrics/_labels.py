@@ -28,6 +28,31 @@ def encode_labels(
     y_true: np.ndarray, labels: ArrayLike | None, n_classes: int
 ) -> np.ndarray:
     """Return the column number of each label; columns are in sorted label order."""
+    return count_labels(y_true, labels, n_classes)[0]
+
+
+def count_labels(
+    y_true: np.ndarray, labels: ArrayLike | None, n_classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the column number of each label, and the rows of each column."""
+    sizes = _sizes_of_codes(y_true, n_classes) if labels is None else None
+    if sizes is not None:
+        return y_true.astype(np.intp, copy=False), sizes
+    codes = _encode(y_true, labels, n_classes)
+    return codes, np.bincount(codes, minlength=n_classes)
+
+
+def _sizes_of_codes(y_true: np.ndarray, n_classes: int) -> np.ndarray | None:
+    """Return the rows of each column when labels are the column numbers, all used."""
+    if y_true.dtype.kind != "i" or not y_true.size:
+        return None
+    if y_true.min() < 0 or y_true.max() >= n_classes:
+        return None
+    sizes = np.bincount(y_true, minlength=n_classes)
+    return sizes if sizes.all() else None
+
+
+def _encode(y_true: np.ndarray, labels: ArrayLike | None, n_classes: int) -> np.ndarray:
     classes = _classes(y_true if labels is None else check_vector(labels, "labels"))
     if len(classes) != n_classes:
         source = "y_true has" if labels is None else "`labels` names"

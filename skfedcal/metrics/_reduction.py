@@ -33,6 +33,11 @@ class BinnedError:
                     f"{name}=True needs norm='l2', got norm={self.norm!r}."
                 )
 
+    @property
+    def needs_gaps_only(self) -> bool:
+        """Whether probabilities minus labels per equal-width bin are enough."""
+        return self.norm == "l1" and self.strategy == "uniform"
+
     def __call__(self, sums: BinSums) -> np.ndarray:
         """Return the error over the last axis; empty bins contribute 0."""
         if self.norm == "l1":

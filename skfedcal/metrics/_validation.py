@@ -14,7 +14,7 @@ from skfedcal.metrics._labels import check_vector, encode_labels
 
 # Rows written with four decimals pass; logits and unnormalised scores do not.
 SUM_TOLERANCE = 1e-3
-CHECK_BLOCK = 1 << 17
+CHECK_BLOCK = 1 << 18
 
 # Bins of 1e-6 hold a row each; more of them only take memory.
 MAX_BINS = 1 << 20
@@ -36,27 +36,50 @@ def check_problem(
 ) -> Problem:
     """Return validated two-dimensional probabilities, label codes and weights."""
     proba = check_proba(y_prob)
-    y_true = check_vector(y_true, "y_true")
-    check_consistent_length(y_true, proba)
+    y_true = check_labels(y_true, proba)
     codes = encode_labels(y_true, labels, proba.shape[1])
     return Problem(proba, codes, check_weight(sample_weight, len(proba)))
 
 
+def check_labels(y_true: ArrayLike, proba: np.ndarray) -> np.ndarray:
+    """Return one label per row of `proba`."""
+    found = check_vector(y_true, "y_true")
+    if len(found) != len(proba):
+        check_consistent_length(found, proba)
+    return found
+
+
 def check_proba(y_prob: ArrayLike) -> np.ndarray:
     """Return float probabilities of shape (n_samples, n_classes >= 2)."""
+    proba = as_columns(y_prob)
+    check_rows(proba)
+    return proba
+
+
+def as_columns(y_prob: ArrayLike) -> np.ndarray:
+    """Return a float array of two columns or more, whose rows are not checked yet."""
     proba = as_floats(y_prob)
-    if proba.ndim == 1 or proba.shape[1] == 1:
-        positive = check_positive(proba)
-        return np.column_stack([1 - positive, positive])
+    if proba.ndim == 2 and proba.shape[1] > 1:
+        return proba
+    positive = check_positive(proba)
+    return np.column_stack([1 - positive, positive])
+
+
+def check_rows(proba: np.ndarray) -> None:
+    """Raise unless every row is a distribution."""
     ones = np.ones(proba.shape[1], proba.dtype)
     for rows in blocks(proba, CHECK_BLOCK):
         # The minimum comes first: it brings the block into cache faster.
-        least, total = rows.min(), product(rows, ones)
-        off = max(abs(total.min() - 1), abs(total.max() - 1))
         # Written so that NaN fails as well.
-        if not (least >= 0 and off <= SUM_TOLERANCE):
-            raise ValueError(_fault(proba))
-    return proba
+        if not (rows.min() >= 0 and sums_to_one(rows, ones)):
+            raise ValueError(fault(proba))
+
+
+def sums_to_one(rows: np.ndarray, ones: np.ndarray) -> bool:
+    """Tell whether every row of a block sums to 1; False where one is NaN."""
+    total = product(rows, ones)
+    off = max(abs(float(total.min()) - 1), abs(float(total.max()) - 1))
+    return off <= SUM_TOLERANCE
 
 
 def check_positive(proba: np.ndarray) -> np.ndarray:
@@ -94,7 +117,7 @@ def as_floats(y_prob: ArrayLike) -> np.ndarray:
     return proba
 
 
-def _fault(proba: np.ndarray) -> str:
+def fault(proba: np.ndarray) -> str:
     """Describe the first row that is not a distribution."""
     bad = ~(np.isfinite(proba) & (proba >= 0)).all(axis=1)
     if bad.any():

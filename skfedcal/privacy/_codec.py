@@ -257,7 +257,8 @@ def _to_limbs(values: Array) -> Integers:
     Cutting toward zero is exact; only the last limb is rounded, to 2**-40. Overwrites
     `values`.
     """
-    rest = np.clip(values, -_WIDE_LIMIT, _WIDE_LIMIT, out=values)
+    rest = np.minimum(values, _WIDE_LIMIT, out=values)
+    np.maximum(rest, -_WIDE_LIMIT, out=rest)
     out = np.zeros((len(values), len(_LIMB_SCALES), values.shape[1]), dtype=np.int64)
     largest = max(rest.max(initial=0.0), -rest.min(initial=0.0))
     # In place: fresh arrays of the size of a model would take most of the time.

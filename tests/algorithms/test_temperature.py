@@ -1,8 +1,10 @@
 """Newton, grid, average and posterior: one step by hand, then the limit."""
 
+import math
+
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 from scipy.special import logsumexp
 from sklearn.isotonic import IsotonicRegression
 
@@ -12,9 +14,19 @@ from skfedcal.algorithms import (
     TemperatureGrid,
     TemperatureNewton,
     TemperaturePosterior,
+    _temperature_average,
     local_temperatures,
 )
-from skfedcal.algorithms._temperature import LOG_BOUND, hash_sample
+from skfedcal.algorithms._temperature import (
+    LOG_BOUND,
+    TemperatureState,
+    _in_log,
+    _log_root,
+    _polynomial_root,
+    _rational_root,
+    hash_sample,
+    newton_step,
+)
 from skfedcal.algorithms._temperature_grid import isotonic
 from skfedcal.data._dataset import FederatedDataset
 
@@ -54,6 +66,82 @@ def test_newton_reaches_the_optimum_through_its_stages(draw, optimum, c):
     assert stages == sorted(stages, reverse=True) and stages[-1] == 1
     # Only few passes over all rows: this is what makes the solver fast.
     assert stages.count(1) <= 3
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.8])
+def test_newton_needs_two_rounds_where_the_optimum_is_not_far(draw, temperature):
+    rows, labels = draw(20_000, 10, temperature)
+    _, seen = run(TemperatureNewton(), pack([(rows, labels)], 10))
+    assert [int(b["stage"]) for b in seen] == [8, 1]
+
+
+def derivatives_of(slope, order=5):
+    """Derivatives 0 to `order` - 1 at 0 of a polynomial or quotient, by its series."""
+    top, bottom = (np.array([*part, 0, 0, 0, 0, 0])[:order] for part in slope)
+    series = np.zeros(order)
+    for i in range(order):
+        series[i] = top[i] - sum(series[j] * bottom[i - j] for j in range(i))
+    return [series[i] * math.factorial(i) for i in range(order)]
+
+
+@pytest.mark.parametrize("root", [-0.55, -0.2, -1e-3, 1e-6, 0.1, 0.7])
+def test_the_slope_is_continued_by_a_quotient_of_quadratics(root):
+    # (x - root) (1 + x / 9) over 1 + x / 2 + x^2 / 7 has this root and no other near.
+    top = np.polymul([1 / 9, 1], [1, -root])[::-1]
+    move, error = _log_root(derivatives_of((top, [1, 1 / 2, 1 / 7])))
+    assert math.exp(move) - 1 == pytest.approx(root, rel=1e-12)
+    assert error < 0.02
+
+
+@pytest.mark.parametrize("root", [-0.2, 1e-3, 0.1])
+def test_a_straight_slope_has_no_such_quotient_and_its_root_all_the_same(root):
+    move, error = _log_root(derivatives_of(([-root, 1.0], [1])))
+    assert math.exp(move) - 1 == pytest.approx(root, abs=2 * error + 1e-15)
+    assert error < 1e-3
+
+
+def test_a_root_beyond_a_pole_or_far_away_is_not_taken():
+    assert _log_root(derivatives_of(([-0.5, 1.0], [1, -2.5])))[1] > 0.1
+    assert _log_root([-5.0, 1.0, 0.1, 0.1, 0.1])[1] == np.inf
+    assert _log_root([1.0, 0.0, 0.0, 0.0, 0.0])[1] == np.inf
+
+
+def gap_of_continuations(slopes):
+    """Rational minus polynomial root."""
+    terms = [s / math.factorial(i) / slopes[1] for i, s in enumerate(slopes)]
+    move = math.log1p(_rational_root(terms))
+    return move - _polynomial_root(_in_log(terms), move)[0]
+
+
+def test_continuations_that_agree_by_chance_are_not_convergence():
+    start = [0.3, 1.0, 0.2, -0.5]
+    last = brentq(lambda s: gap_of_continuations([*start, s]), 0.0, 2.0, xtol=1e-15)
+    assert _log_root([*start, last])[1] < 1e-12
+    # A sixth derivative of 1 moves the root by 0.3**5 / 120, about 2e-5.
+    state = newton_step(TemperatureState(stage=1), [*start, last])
+    assert state.error > 2e-5
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "low", "high"),  # 40 classes: the tolerance of large input
+    [(4, 0.40, 0.42), (8, 0.51, 0.55), (40, 0.80, 0.83), (40, 1.6, 1.7)],
+)
+def test_newton_does_not_stop_where_the_first_step_looks_exact(
+    draw, optimum, n_classes, low, high
+):
+    rows, labels = draw(900, n_classes)  # too few for a sample
+    newton = TemperatureNewton()
+    asked = newton.broadcast(TemperatureState(stage=1))
+
+    def gap(scale):
+        data = pack([(rows * scale, labels)], n_classes)
+        return gap_of_continuations(newton.query(asked, data)["slopes"][0])
+
+    scale = brentq(gap, low, high, xtol=1e-15)
+    state, _ = run(newton, pack([(rows * scale, labels)], n_classes))
+    best = optimum(rows * scale, labels)
+    assert state.converged
+    assert state.temperature == pytest.approx(best, rel=1e-6)
 
 
 def test_newton_never_leaves_its_bracket(draw):
@@ -157,6 +245,43 @@ def test_local_temperatures_of_clear_cases_end_at_a_bound(margin):
     loss = np.log1p(2 * np.exp(-margin / found[0]))
     assert found[0] == pytest.approx(0.05, rel=1e-6) or loss == 0
     assert found[1:] == pytest.approx([20.0, 1.0], rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_local_temperatures_that_lie_on_the_start_are_found(dtype):
+    # 2 of 3, 3 of 4 ... rows right by a margin that makes T = 1.5 the optimum: in many
+    # of these the slope at the start is zero to the last bit.
+    clients = []
+    for n_right in range(2, 40):
+        for n_wrong in range(1, n_right):
+            rows = np.zeros((n_right + n_wrong, 2), dtype)
+            rows[:, 0] = 1.5 * np.log(n_right / n_wrong)
+            clients.append((rows, np.repeat([0, 1], [n_right, n_wrong])))
+    found = local_temperatures(pack(clients, 2))
+    # float32 moves the optimum by a few of its units, more where the margin is small.
+    np.testing.assert_allclose(found, 1.5, rtol=1e-4 if dtype == np.float32 else 1e-7)
+
+
+def test_local_temperatures_take_few_passes(draw, optimum, monkeypatch):
+    clients = [draw(20, 5, t, seed=i) for i, t in enumerate(np.geomspace(0.3, 6, 200))]
+    right = [(np.eye(3)[y] * m, y) for m in (1.0, 30.0) for y in (np.array([0, 2, 1]),)]
+    passes = []
+    slopes = _temperature_average._own_slopes
+    monkeypatch.setattr(
+        _temperature_average,
+        "_own_slopes",
+        lambda *args: (passes.append(len(args[1])), slopes(*args))[1],
+    )
+    found = local_temperatures(pack(clients, 5))
+    expected = np.array([optimum(*own, 0.05, 20.0) for own in clients])
+    inside = (expected > 0.051) & (expected < 19.9)
+    assert inside.mean() > 0.8
+    np.testing.assert_allclose(found[inside], expected[inside], rtol=3e-7)
+    # Starts 1.6 from either end of log(T); bisection to 1e-7 would take 26 passes.
+    assert sum(passes) < 4 * len(clients)
+    passes.clear()
+    local_temperatures(pack(right, 3))
+    assert len(passes) <= 8
 
 
 def test_average_is_the_mean_of_filled_clients(draw, optimum):

@@ -1,5 +1,6 @@
 """FedBinCalibrator: counts and bin values by hand, against peers, and in the limits."""
 
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 from sklearn.metrics import log_loss
 
 from skfedcal import FedBinCalibrator
+from skfedcal.calibrators import _bin_lookup, _histogram
+from skfedcal.calibrators._bin_lookup import look_up
 from skfedcal.exceptions import SimulatedPrivacyWarning
 
 
@@ -32,6 +35,108 @@ def test_counts_and_values_by_hand():
     np.testing.assert_allclose(cal.bin_values_, expected)
     pair = np.array([expected[0][0], expected[1][1]])
     np.testing.assert_allclose(cal.predict_proba([[0.1, 0.9]])[0], pair / pair.sum())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weighting", [None, "all"])
+def test_blocks_do_not_change_the_probabilities(draw, monkeypatch, dtype, weighting):
+    rows, labels = draw(300, 4, 2.0)
+    rows = rows.astype(dtype)
+    cal = FedBinCalibrator(weighting=weighting).fit(rows, labels)
+    whole, given = cal.predict_proba(rows), rows.copy()
+    monkeypatch.setattr(_histogram, "_BLOCK_CELLS", 29)
+    monkeypatch.setattr(_bin_lookup, "_DENSE_CELLS", 29)
+    np.testing.assert_array_equal(cal.predict_proba(rows), whole)
+    np.testing.assert_array_equal(cal.predict_proba(rows[::-1])[::-1], whole)
+    np.testing.assert_array_equal(rows, given)
+    assert whole.dtype == dtype
+
+
+def bins64(rows, n_bins):
+    """Bins of the softmax in float64, without any of the package's own steps."""
+    return np.minimum(
+        (softmax(rows.astype(np.float64)) * n_bins).astype(int), n_bins - 1
+    )
+
+
+def centred_rows(n_classes, n_bins, dtype):
+    """Rows of all kinds: flat, confident, and with probabilities next to edges."""
+    rng = np.random.default_rng(n_classes)
+    rows = rng.normal(size=(300, n_classes))
+    share = np.repeat(np.arange(1, n_bins) / n_bins, 9)[:200]
+    edge = np.zeros((len(share), n_classes))
+    edge[:, 3] = np.log(share / (1 - share) * (n_classes - 1))
+    # From far below the slack of float32 to above it.
+    edge[:, 3] += rng.normal(size=len(share)) * 10.0 ** -rng.uniform(3, 9, len(share))
+    far = np.full((3, n_classes), -np.inf)
+    far[:, 5] = 0.0
+    rows = np.concatenate([rows, 10 * rows, edge, far, np.zeros((2, n_classes))])
+    rows = rows.astype(dtype)
+    return rows - rows.max(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_classes", [31, 32, 100, 1000])
+@pytest.mark.parametrize("n_bins", [1, 2, 15, 128])
+def test_look_up_finds_the_bins_of_the_float64_softmax(n_classes, n_bins, dtype):
+    rows = centred_rows(n_classes, n_bins, dtype)
+    table = np.arange(n_classes * n_bins, dtype=dtype).reshape(n_classes, n_bins)
+    found = look_up(rows.copy(), table) - table[:, 0]
+    level = softmax(rows.astype(np.float64)) * n_bins
+    # Sums in another order differ in the last bits, which decide on an edge itself.
+    sure = np.abs(level - np.rint(level)) > 1e-12 * n_bins
+    sure |= (level < 0.5) | (level > n_bins - 0.5)
+    assert sure.mean() > 0.99
+    np.testing.assert_array_equal(found[sure], bins64(rows, n_bins)[sure])
+
+
+@pytest.mark.parametrize("cells", [1, 29, 5000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sparse_and_dense_look_up_are_the_same(monkeypatch, dtype, cells):
+    rows = centred_rows(60, 15, dtype)
+    table = np.random.default_rng(0).random((60, 15)).astype(dtype)
+    sparse = look_up(rows.copy(), table)
+    monkeypatch.setattr(_bin_lookup, "_BLOCK_CELLS", cells)
+    np.testing.assert_array_equal(look_up(rows.copy(), table), sparse)
+    monkeypatch.setattr(_bin_lookup, "_MAX_SHARE", 1.0)
+    np.testing.assert_array_equal(look_up(rows.copy(), table), sparse)
+    monkeypatch.setattr(_bin_lookup, "_MANY_CLASSES", 61)
+    np.testing.assert_array_equal(look_up(rows.copy(), table), sparse)
+
+
+def test_look_up_computes_a_row_in_doubt_once():
+    # An eighth of the entries, each on the edge of a bin: a row for each of them
+    # would take a thousand times the memory of the rows.
+    rows = np.full((16, 8000), -np.inf)
+    rows[:, :999] = 0.0
+    table = np.arange(8000 * 999, dtype=np.float64).reshape(8000, 999)
+    given = rows.copy()
+    tracemalloc.start()
+    found = look_up(given, table)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(found - table[:, 0], bins64(rows, 999))
+    assert peak < 10 * rows.nbytes
+
+
+def test_entries_beyond_float32_are_looked_up_without_a_warning(draw):
+    rows, labels = draw(400, 40, 2.0)
+    cal = FedBinCalibrator(classes=range(40)).fit(rows, labels)
+    rows[:, 3] = -np.inf
+    expected = cal.predict_proba(rows)
+    rows[:, 3] = -1e300
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(cal.predict_proba(rows), expected)
+
+
+def test_many_classes_and_layouts_give_the_same_probabilities(draw):
+    rows, labels = draw(400, 40, 2.0)
+    cal = FedBinCalibrator(classes=range(40)).fit(rows, labels)
+    values = cal.bin_values_[np.arange(40), bins64(rows, 15)]
+    expected = values / values.sum(axis=1, keepdims=True)
+    for given in (rows, np.asfortranarray(rows), np.repeat(rows, 2, axis=1)[:, ::2]):
+        np.testing.assert_allclose(cal.predict_proba(given), expected, rtol=1e-12)
 
 
 def test_normalize_modes_by_hand(draw):

@@ -95,10 +95,17 @@ def test_permuted_cohorts_make_one_pass_over_all_clients(fed, estimator):
     estimator.set_params(runner=None, random_state=None)
 
 
-def test_newton_with_changing_cohorts_says_why_it_did_not_converge(fed):
-    runner = FederatedRunner(cohort="permuted", cohort_size=20, n_rounds=8)
+@pytest.mark.parametrize("cohort_size", [20, 59])
+def test_newton_with_changing_cohorts_says_why_it_did_not_converge(fed, cohort_size):
+    runner = FederatedRunner(cohort="permuted", cohort_size=cohort_size, n_rounds=8)
     with pytest.warns(CalibrationWarning, match="cohorts that change"):
-        FedTempCalibrator(runner=runner, random_state=0).fit(fed.clients)
+        cal = FedTempCalibrator(runner=runner, random_state=0).fit(fed.clients)
+    assert not cal.converged_
+
+
+def test_newton_asks_everybody_in_cohorts_and_converges(fed):
+    runner = FederatedRunner(cohort="full", cohort_size=20)
+    assert FedTempCalibrator(runner=runner).fit(fed.clients).converged_
 
 
 def test_one_account_holds_one_unit(fed):

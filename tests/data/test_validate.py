@@ -177,6 +177,16 @@ def test_torch_tensors_are_read_with_gradient_and_dtype():
         assert isinstance(proba, np.ndarray) and proba.dtype == np.float32
 
 
+def test_names_of_an_earlier_fit_are_dropped():
+    Z, y = draw()
+    cal = FedTempCalibrator().fit(pd.DataFrame(Z, columns=list("abc")), y)
+    cal.fit(Z[:, :2], np.minimum(y, 1))
+    assert not hasattr(cal, "feature_names_in_") and cal.n_features_in_ == 2
+    with pytest.raises(ValueError, match="X has 3 features"):
+        cal.predict(Z)
+    assert cal.n_features_in_ == 2
+
+
 def test_pandas_keeps_names_and_ignores_the_index():
     Z, y = draw()
     frame = pd.DataFrame(Z, columns=list("abc"), index=np.arange(len(y))[::-1])

@@ -5,9 +5,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from skfedcal.metrics import _binning, _blocks, classwise_calibration_error
+from skfedcal._flags import rare_flags
+from skfedcal.metrics import _binning, _blocks, _gaps, classwise_calibration_error
 from skfedcal.metrics._binning import bin_index, classwise_bin_sums
-from skfedcal.metrics._blocks import column_sums, rare_flags
+from skfedcal.metrics._blocks import column_sums
+from skfedcal.metrics._gaps import classwise_gaps
 
 
 def loop_sums(proba, codes, n_bins, weight=None, threshold=0.0):
@@ -84,7 +86,7 @@ def test_blocks_do_not_change_the_sums(make_problem, monkeypatch):
     whole = classwise_bin_sums(proba, y, 15)
     for module, name in (
         (_binning, "MASK_BLOCK"),
-        (_blocks, "CAST_BLOCK"),
+        (_blocks, "WIDE_ROW"),
     ):
         monkeypatch.setattr(module, name, 700)
     small = classwise_bin_sums(proba, y, 15)
@@ -98,6 +100,101 @@ def test_memory_order_does_not_change_the_sums(make_problem):
     other = classwise_bin_sums(np.asfortranarray(proba), y, 15)
     np.testing.assert_array_equal(one.proba, other.proba)
     np.testing.assert_array_equal(one.labels, other.labels)
+
+
+def gaps_of(proba, codes, n_bins):
+    sizes = np.bincount(codes, minlength=proba.shape[1])
+    return classwise_gaps(proba, codes, sizes, n_bins)
+
+
+def loop_gaps(proba, codes, n_bins):
+    expected = loop_sums(proba, codes, n_bins)
+    return expected[0] - expected[1]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_classes", [2, 3, 10, 60])
+@pytest.mark.parametrize("n_bins", [1, 2, 15, 100])
+def test_gaps_equal_a_loop(make_problem, monkeypatch, dtype, n_classes, n_bins):
+    y, proba = make_problem(150, n_classes, dtype=dtype)
+    expected = loop_gaps(proba, y, n_bins)
+    layouts = (proba, np.asfortranarray(proba), np.repeat(proba, 2, axis=0)[::2])
+    for given in layouts:
+        got = gaps_of(given, y, n_bins)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
+    monkeypatch.setattr(_gaps, "GAP_BLOCK", 700)
+    got = gaps_of(proba, y, n_bins)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_bins", [3, 10, 15, 49, 100, 5000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gaps_next_to_edges_equal_a_loop(n_bins, dtype):
+    edges = np.arange(n_bins + 1) / n_bins
+    values = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1)])
+    values = np.clip(values, 0, 1).astype(dtype)
+    proba = np.column_stack([values, 1 - values])
+    codes = np.arange(len(values)) % 2
+    # Each bin has as many labels as the loop counts, or a gap would be off by 1.
+    np.testing.assert_allclose(
+        gaps_of(proba, codes, n_bins),
+        loop_gaps(proba, codes, n_bins),
+        rtol=0,
+        atol=1e-11,
+    )
+
+
+@pytest.mark.parametrize("n_bins", [15, 4000])
+def test_what_rounding_leaves_outside_falls_in_the_first_and_last_bin(n_bins):
+    proba = np.array([[1.0008, -0.0], [-0.0, 0.9992], [1.0, 0.0]])
+    codes = np.array([0, 1, 1])
+    expected = loop_gaps(proba, codes, n_bins)
+    np.testing.assert_allclose(gaps_of(proba, codes, n_bins), expected, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("place", "change", "message"),
+    [
+        (3, np.nan, "row 480, column 3 is nan"),
+        (3, np.inf, "row 480, column 3 is inf"),
+        (3, -0.25, "row 480, column 3 is -0.25"),
+        (3, 1.5, "row 480 sums to 2.5"),
+    ],
+)
+def test_gaps_refuse_what_the_other_sums_refuse(
+    make_problem, monkeypatch, dtype, place, change, message
+):
+    monkeypatch.setattr(_gaps, "GAP_BLOCK", 700)
+    y, proba = make_problem(500, 50, dtype=dtype)
+    proba[480] = 0
+    # The rest keeps the sum at 1 where the value alone is at fault.
+    proba[480, 7] = 1.25 if change == -0.25 else 1
+    proba[480, place] = change
+    for options in ({}, {"norm": "l2"}):
+        with pytest.raises(ValueError, match=message):
+            classwise_calibration_error(y, proba, **options, labels=range(50))
+
+
+def test_a_fault_of_the_rows_is_told_before_one_of_the_labels(make_problem):
+    y, proba = make_problem(50, 3)
+    proba[7, 1] = np.nan
+    for options in ({}, {"norm": "l2"}):
+        for labels in (y[:-1], np.where(y == 0, 9, y), np.ones((50, 2))):
+            with pytest.raises(ValueError, match="row 7, column 1 is nan"):
+                classwise_calibration_error(labels, proba, **options, labels=[0, 1, 2])
+
+
+@pytest.mark.parametrize("average", ["macro", "weighted", None])
+def test_gaps_alone_give_the_error_of_all_sums(make_problem, average):
+    y, proba = make_problem(400, 6, dtype=np.float32)
+    ones = np.ones(400)
+    for given in (y, y.astype(np.int16), y.astype(np.uint8), y + 3, y.astype(str)):
+        got = classwise_calibration_error(given, proba, average=average)
+        expected = classwise_calibration_error(
+            given, proba, average=average, sample_weight=ones
+        )
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("size", [0, 5, 8, 640])

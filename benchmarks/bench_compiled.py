@@ -1,0 +1,155 @@
+"""What a compiled kernel would give: cwECE in numba next to ours, in U.
+
+python -m benchmarks.bench_compiled
+
+A trial, not a part of the library: it takes labels 0 to c - 1 and 15 bins only. Entries
+are compared as the integers of their bits, which have the order of positive floats and
+put negative ones and NaN above all others. A row has few entries above the first bin,
+and what is in the first bin is the rest of each column. Indices are unsigned, as numba
+has to ask of signed ones whether they count from the end.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks._harness import (  # isort: skip  (sets the number of threads)
+    OURS,
+    arguments,
+    compare,
+    make_logits,
+    optional,
+    print_table,
+    write_json,
+)
+
+import numpy as np
+from scipy.special import softmax
+
+from skfedcal.metrics import classwise_calibration_error
+
+N_BINS = 15
+TRIAL = "trial in numba"
+# Sums may take any order; NaN and infinities keep their meaning.
+FAST = {"reassoc", "nsz", "contract"}
+WORD = {np.dtype(np.float32): np.uint32, np.dtype(np.float64): np.uint64}
+
+Error = Callable[[np.ndarray, np.ndarray], float]
+
+
+def listed(bits, least, out):
+    """Write where bits are at least `least`, eights first, and return how many."""
+    u = np.uint64
+    half, n_eights, n_found = u(out.size // 2), u(0), u(0)
+    for i in range(u(bits.size // 8)):
+        at, top = i * u(8), bits[i * u(8)]
+        for k in range(u(8)):
+            top = max(top, bits[at + k])
+        out[half + n_eights] = at
+        n_eights += u(top >= least)
+    for i in range(n_eights):
+        at = out[half + i]
+        for k in range(u(8)):
+            out[n_found] = at + k
+            n_found += u(bits[at + k] >= least)
+    return n_found
+
+
+def binned(flat, bits, infinite, where, n_found, labels, gaps):
+    """Add listed entries to their bins, take labels off, and tell if all are valid."""
+    u = np.uint64
+    n_classes, n_cells = np.uint32(gaps.shape[0]), gaps.shape[1] - 1
+    for i in range(n_found):
+        at = where[i]
+        if bits[at] > infinite:
+            return False
+        column = u(np.uint32(at) % n_classes)
+        value = np.float64(flat[at])
+        gaps[column, u(np.int64(value * n_cells))] += value
+    for i in range(u(labels.size)):
+        column = u(labels[i])
+        value = np.float64(flat[i * u(n_classes) + column])
+        gaps[column, u(np.int64(value * n_cells))] -= 1.0
+    return True
+
+
+def summed(rows, columns, totals):
+    """Add up columns, eight rows at a time, and rows."""
+    u = np.uint64
+    n_classes = u(rows.shape[1])
+    for i in range(u(rows.shape[0] // 8)):
+        for j in range(n_classes):
+            own = 0.0
+            for k in range(u(8)):
+                own += np.float64(rows[u(8) * i + k, j])
+            columns[j] += own
+    for i in range(u(rows.shape[0])):
+        total = rows[i, 0] * 0
+        for j in range(n_classes):
+            total += rows[i, j]
+        totals[i] = total
+
+
+def compiled(numba: Any) -> Error:
+    """Return cwECE of labels and of rows, as many as a multiple of eight."""
+    find, add = numba.njit(listed), numba.njit(fastmath=FAST)(binned)
+    add_up = numba.njit(fastmath=FAST)(summed)
+    kept = np.empty(0, np.uint64)  # buffers are kept in the library as well
+
+    def error(labels: np.ndarray, proba: np.ndarray) -> float:
+        nonlocal kept
+        n_rows, n_classes = proba.shape
+        if kept.size < 2 * proba.size + 2:  # one index more is written than found
+            kept = np.empty(2 * proba.size + 2, np.uint64)
+        counts = np.bincount(labels, minlength=n_classes)
+        if len(counts) > n_classes or not counts.all():
+            raise ValueError("labels are not those of the columns")
+        flat, word = proba.reshape(-1), WORD[proba.dtype]
+        # One cell more than bins: for a probability of 1.
+        gaps = np.zeros((n_classes, N_BINS + 1))
+        columns, totals = -counts.astype(float), np.empty(n_rows, proba.dtype)
+        least, infinite = np.array([(1 - 1e-6) / N_BINS, np.inf], proba.dtype).view(
+            word
+        )
+        n_found = find(flat.view(word), least, kept)
+        valid = add(flat, flat.view(word), infinite, kept, n_found, labels, gaps)
+        add_up(proba, columns, totals)
+        if not (valid and totals.min() > 0.999 and totals.max() < 1.001):
+            raise ValueError("rows are not probabilities")
+        gaps[:, 0] += columns - gaps.sum(axis=1)
+        gaps[:, N_BINS - 1] += gaps[:, N_BINS]
+        return float(np.abs(gaps[:, :N_BINS]).sum() / n_rows / n_classes)
+
+    return error
+
+
+def measure(error: Error, n_classes: int, dtype: type, seconds: float) -> list[Any]:
+    """Return two rows, after a look at both answers."""
+    logits, labels = make_logits(10_000, n_classes, dtype)
+    proba = softmax(logits, axis=1)
+    calls = {
+        OURS: lambda: classwise_calibration_error(labels, proba),
+        TRIAL: lambda: error(labels, proba),
+    }
+    if not abs(calls[TRIAL]() - calls[OURS]()) <= 1e-12:
+        raise AssertionError(f"the trial has another answer at {proba.shape}")
+    case = f"{len(proba)} x {n_classes}, {proba.dtype}"
+    return compare("cwECE, compiled", case, calls, logits=logits, seconds=seconds)
+
+
+def main() -> None:
+    """Print and write the table."""
+    options = arguments("compiled", __doc__).parse_args()
+    numba = optional("numba")
+    if numba is None:
+        raise SystemExit("the trial needs numba, which the extra [bench] brings")
+    error = compiled(numba)
+    rows = []
+    for n_classes in (10, 100):
+        for dtype in (np.float32, np.float64):
+            rows += measure(error, n_classes, dtype, options.seconds)
+    print_table(rows)
+    write_json(options.out, rows, ["numba"])
+
+
+if __name__ == "__main__":
+    main()

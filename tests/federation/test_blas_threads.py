@@ -1,0 +1,59 @@
+"""Sites with other numbers of BLAS threads must send the same bits."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import skfedcal
+
+SCRIPT = """
+import json, sys, warnings
+import numpy as np
+from hashlib import sha256
+import skfedcal
+from skfedcal import FederatedRunner, make_federation
+
+warnings.simplefilter("ignore")
+fed = make_federation(3, 24_000, 10, alpha=None, dtype=np.float64, random_state=0)
+found = {}
+for name in sys.argv[1:]:
+    kind = getattr(skfedcal, name)
+    cal = kind(classes=range(10), runner=FederatedRunner(n_rounds=2)).fit(fed.clients)
+    sums = [v for r in cal.history_ for _, v in sorted(r.total.items())]
+    found[name] = sha256(b"".join(v.tobytes() for v in sums)).hexdigest()
+print(json.dumps(found))
+"""
+NAMES = (
+    "FedTempCalibrator",
+    "FedBiasTempCalibrator",
+    "FedVectorCalibrator",
+    "FedOPVectorCalibrator",
+    "FedMatrixCalibrator",
+    "FedBinCalibrator",
+    "FedBBQCalibrator",
+)
+
+
+def digests(n_threads):
+    keys = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *NAMES],
+        env={
+            **os.environ,
+            **dict.fromkeys(keys, str(n_threads)),
+            "PYTHONPATH": str(Path(skfedcal.__file__).parent.parent),
+        },
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one processor has one thread")
+def test_sums_do_not_depend_on_the_threads_of_blas():
+    assert digests(1) == digests(2)
