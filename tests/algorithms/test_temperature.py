@@ -144,6 +144,33 @@ def test_newton_does_not_stop_where_the_first_step_looks_exact(
     assert state.temperature == pytest.approx(best, rel=1e-6)
 
 
+def test_a_quotient_with_a_pole_on_the_way_has_no_root():
+    # (x - 1 / 2) (1 + x / 5) has its root beyond the pole of 1 - 5 x / 2.
+    top = np.polymul([1 / 5, 1], [1, -1 / 2])[::-1]
+    for bottom, root in (([1, -2.5, 0.1], np.nan), ([1, 0.5, 0.1], 0.5)):
+        slopes = derivatives_of((top, bottom))
+        terms = [s / math.factorial(i) for i, s in enumerate(slopes)]
+        found = _rational_root(terms)
+        assert found == pytest.approx(root, rel=1e-12, nan_ok=True)
+
+
+def test_a_polynomial_that_turns_on_the_way_has_no_root():
+    # It rises less and less, and is level before it gets to 0.
+    assert _polynomial_root([-0.6, 1.0, -0.6, 0.0, 0.0], 0.6)[1] == np.inf
+    # Roots at 1 / 3, and at 1 / 2 where it falls again.
+    assert _polynomial_root([-0.2, 1.0, -1.2, 0.0, 0.0], 0.6)[1] == np.inf
+    x, error = _polynomial_root([-0.3, 1.0, -0.2, 0.0, 0.0], 0.3)
+    assert x - 0.2 * x * x == pytest.approx(0.3, rel=1e-12) and error < np.inf
+
+
+def test_newton_stays_with_the_sample_until_it_is_near(draw, optimum):
+    rows, labels = draw(20_000, 10, 8.0)
+    state, seen = run(TemperatureNewton(), pack([(rows, labels)], 10))
+    stages = [int(b["stage"]) for b in seen]
+    assert stages.count(8) > 1 and stages.count(1) <= 2
+    assert state.temperature == pytest.approx(optimum(rows, labels), rel=1e-6)
+
+
 def test_newton_never_leaves_its_bracket(draw):
     rows, labels = draw(50, 3, 2.0)
     for scale in (1e-6, 1e-3, 1.0, 1e3, 1e6):
