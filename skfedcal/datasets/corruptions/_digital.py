@@ -34,15 +34,21 @@ def pixelate(batch: Batch, block: float) -> Array:
     """Replace blocks by their mean; `block` is their mean side."""
     # A pixel is the smallest block: only what exceeds it grows with the image.
     side = 1 + (block - 1) * max(batch.scale, 1)
-    rows, columns = (block_rows(n, int(n / side + 0.5)) for n in batch.size)
-    return rows @ batch.planes @ columns.T
+    rows, columns = (_blocks(n, int(n / side + 0.5)) for n in batch.size)
+    means = block_means(rows) @ batch.planes @ block_means(columns).T
+    # Copies, since products that should be equal may differ in their last bits.
+    return means[..., rows[:, None], columns]
 
 
-def block_rows(size: int, n_blocks: int) -> Array:
-    """Matrix that replaces each value by the mean of its block."""
-    block = np.arange(size) * n_blocks // size
-    together = block[:, None] == block
-    return (together / together.sum(axis=1)).astype(np.float32)
+def _blocks(size: int, n_blocks: int) -> np.ndarray:
+    """Return the block of each of `size` pixels in a line."""
+    return np.arange(size) * n_blocks // size
+
+
+def block_means(block: np.ndarray) -> Array:
+    """Matrix that takes the values of a line to the means of its blocks."""
+    within = np.arange(block[-1] + 1)[:, None] == block
+    return (within / within.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 def jpeg_compression(batch: Batch, quality: int) -> Array:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 import joblib
@@ -189,16 +193,36 @@ def _run(
     todo = [i for i, result in enumerate(results) if result is None]
     bar = Progress(len(cells), progress)
     bar.start(len(cells) - len(todo))
-    work = joblib.Parallel(n_jobs=n_jobs, return_as="generator")(
-        joblib.delayed(run_cell)(cells[i], keys[i], rows, store) for i in todo
-    )
+    jobs = (joblib.delayed(run_cell)(cells[i], keys[i], rows, store) for i in todo)
     try:
-        for i, result in zip(todo, work, strict=True):
-            results[i] = result
-            bar.step()
+        with joblib.Parallel(n_jobs=n_jobs, return_as="generator") as pool:
+            with _interrupts_held(n_processes=pool.n_jobs):
+                work = pool(jobs)
+            for i, result in zip(todo, work, strict=True):
+                results[i] = result
+                bar.step()
     finally:
         bar.close()
     return [result for result in results if result is not None]
+
+
+@contextmanager
+def _interrupts_held(n_processes: int | None) -> Iterator[None]:
+    """Hold Ctrl-C back; workers that are started meanwhile never hear of it.
+
+    A terminal sends it to them too, and they would print a traceback wherever they are;
+    it is enough that this process stops them.
+    """
+    if n_processes in (None, 1) or sys.platform == "win32":  # it has no signal masks
+        yield
+        return
+    # Started within, it would take the mask off.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _kept(store: CellStore, key: str) -> dict[str, Any] | None:
