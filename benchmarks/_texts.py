@@ -117,9 +117,9 @@ NOTES = {
         "of labels (:func:`skfedcal.metrics.calibration_floor`). No peer was asked."
     ),
     "BBQ, fit": (
-        "Libraries differ in bins and scores: ours are of equal width and nested, so "
-        "that clients can add counts; those of torch-uncertainty have equal mass, up "
-        "to 15 of them."
+        "Libraries differ in bins and scores: ours are nested and of equal width in "
+        "log-odds, so that clients can add counts; those of torch-uncertainty have "
+        "equal mass, up to 15 of them."
     ),
     "histogram binning, fit": (
         "netcal gives some labels no chance at all, so that its log loss is infinite; "

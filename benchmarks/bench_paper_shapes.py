@@ -35,6 +35,7 @@ from skfedcal.privacy import CentralDP
 
 NETWORK, OTHER = "fed_cifar10_cnn_dir01.npz", "cifar10_netcal_lenet-5.npz"
 AVERAGE = {"solver": "average", "local_solver": "lbfgs"}
+PRINTED = {"bins": "frequency", "space": "prob"}
 LITERAL = {
     "FedTemp": (FedTempCalibrator, {"solver": "average"}),
     "FedOPVector": (FedOPVectorCalibrator, AVERAGE),
@@ -42,8 +43,8 @@ LITERAL = {
     "FedMatrix": (FedMatrixCalibrator, AVERAGE),
     "FedMLP": (FedMLPCalibrator, {}),
     "FedBin": (FedBinCalibrator, {}),
-    "FedBBQ": (FedBBQCalibrator, {"bins": "frequency"}),
-    "FedBBQ all": (FedBBQCalibrator, {"bins": "frequency", "weighting": "all"}),
+    "FedBBQ": (FedBBQCalibrator, PRINTED),
+    "FedBBQ all": (FedBBQCalibrator, {**PRINTED, "weighting": "all"}),
 }
 HISTOGRAMS = ("FedBin", "FedBBQ", "FedBBQ all")
 COMPARED = ("FedTemp", "FedOPVector", "FedMLP", "FedBBQ", "FedBBQ all")

@@ -155,7 +155,7 @@ for text in choices["class-biased", "FedAuto"]:
 #   classes (FedTemp, FedOPVector) cannot take the bias back; a bias per class does, and
 #   accuracy rises with it. With exact sums FedVector finds the same. Under eps
 #   FedBiasTemp is ahead: what a client sends is adjusted for its own label skew.
-# - **A calibrated model:** none. With exact sums nothing is gained, and FedBBQ loses.
+# - **A calibrated model:** none. With exact sums nothing is gained; FedBBQ loses some.
 #   Under eps a method that has seen no more than noise says so and leaves the input as
 #   it is (``if_improves``).
 # - **FedMatrix** is for models that mix up certain classes, which none of these three

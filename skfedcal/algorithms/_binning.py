@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from skfedcal import _logits
 from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._class_bins import ClassBins
 from skfedcal.data._dataset import Block, FederatedDataset
 
 # Entries per block: five arrays of so many 8-byte values stay in the cache.
@@ -38,7 +39,7 @@ class ClassHistograms:
     Parameters
     ----------
     n_bins : int, default=15
-        Equal-width bins of [0, 1].
+        Bins per class.
     clip_positive, clip_negative : float, default=None
         L2 bounds on a client's two sets of counts; a client beyond either of them is
         scaled down as a whole.
@@ -51,6 +52,8 @@ class ClassHistograms:
         Rounds; counts add up.
     population : int, default=1
         Clients there are, asked or not; noted in the state.
+    space : {'prob', 'logit'}, default='prob'
+        Scale on which bins have equal width, as in `ClassBins`.
     """
 
     n_bins: int = 15
@@ -60,6 +63,7 @@ class ClassHistograms:
     weighted: bool = False
     n_rounds: int = 1
     population: int = 1
+    space: Literal["prob", "logit"] = "prob"
 
     def init(self, n_classes: int) -> HistogramState:
         shape = (n_classes, self.n_bins)
@@ -155,8 +159,7 @@ class ClassHistograms:
     def _cells(self, block: Block) -> tuple[Array, Array]:
         """Position (client, class, bin) of all entries, and of each row's own class."""
         n_rows, n_classes = block.rows.shape
-        proba = softmax64(block.rows)
-        cell = bin_index(proba, self.n_bins, out=proba)
+        cell = ClassBins(self.n_bins, self.space).index(block.rows).astype(np.intp)
         cell += np.arange(n_classes) * self.n_bins
         sizes = np.diff(block.offsets)
         if len(sizes) > 1:
@@ -171,29 +174,6 @@ def _norms(counts: Array) -> Array:
     shape = (len(counts), counts.shape[1] * counts.shape[2])
     flat = counts.reshape(shape).astype(np.float64)
     return np.sqrt(np.einsum("ij,ij->i", flat, flat))[:, None, None]
-
-
-def softmax64(rows: Array) -> Array:
-    """Softmax in float64 whatever the input, as bins are defined."""
-    # One layout, so that a row is added up in the same order in any array.
-    weights = _logits.center(rows.astype(np.float64, order="C", copy=False))
-    np.exp(weights, out=weights)
-    weights /= np.einsum("ij->i", weights)[:, None]
-    return weights
-
-
-def bin_index(proba: Array, n_bins: int, out: Array | None = None) -> Array:
-    """Number of the equal-width bin: ``[l, r)``, the last one closed.
-
-    `out` is memory to work in, such as `proba` itself when it is not needed any more.
-    """
-    index = np.multiply(proba, n_bins, out=out).astype(np.intp)
-    return np.minimum(index, n_bins - 1, out=index)
-
-
-def midpoints(n_bins: int) -> Array:
-    """Middle of each equal-width bin of [0, 1]."""
-    return (np.arange(n_bins) + 0.5) / n_bins
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +194,18 @@ class BinTable:
     fall: Array | None = None
 
 
-def bin_table(positive: Array, negative: Array, weight: float) -> BinTable:
+def bin_table(
+    positive: Array, negative: Array, weight: float, bins: ClassBins | None = None
+) -> BinTable:
     """Posterior mean of each bin under `weight` pseudo-rows at its midpoint.
 
-    Counts that noise made negative are taken for 0.
+    Counts that noise made negative are taken for 0. `bins` are of equal width in
+    probability unless given.
     """
+    middle = (bins or ClassBins(positive.shape[1])).midpoints
     own, other = np.maximum(positive, 0.0), np.maximum(negative, 0.0)
     rows = own + other + weight
-    values = (own + weight * midpoints(positive.shape[1])) / rows
+    values = (own + weight * middle) / rows
     return BinTable(
         values, (positive > 0) * (1 - values) / rows, (negative > 0) * values / rows
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
-from skfedcal.algorithms._binning import bin_index, softmax64
+from skfedcal.algorithms._class_bins import bin_index, softmax64
 from skfedcal.algorithms._own_rows import kept_rows, packed
 from skfedcal.algorithms._positions import InputType, class_rows
 from skfedcal.data._dataset import FederatedDataset

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
-from skfedcal.algorithms._binning import bin_index
+from skfedcal.algorithms._class_bins import bin_index
 from skfedcal.algorithms._gap_curve import GapCurves
 from skfedcal.algorithms._gap_parts import answer_spec, answer_units, client_answer
 from skfedcal.algorithms._top_label import (

@@ -15,7 +15,8 @@ from skfedcal.algorithms._base import (
     Rows,
     Sums,
 )
-from skfedcal.algorithms._binning import HistogramState, bin_index, softmax64
+from skfedcal.algorithms._binning import HistogramState
+from skfedcal.algorithms._class_bins import bin_index, softmax64
 from skfedcal.algorithms._own_rows import kept_rows
 from skfedcal.algorithms._score_counts import LAW_FIELDS, law_row
 from skfedcal.data._dataset import Block, FederatedDataset

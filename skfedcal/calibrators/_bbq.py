@@ -3,7 +3,7 @@
 from numbers import Integral
 
 from skfedcal._sklearn_compat import Interval, StrOptions
-from skfedcal.calibrators._bbq_table import bbq_table
+from skfedcal.calibrators._bbq_table import Levels, bbq_table, joined_table
 from skfedcal.calibrators._histogram import HistogramCalibrator
 
 # 4096 bins per class: finer ones hold no rows, and a message would have millions.
@@ -13,7 +13,7 @@ _MAX_LEVELS = 12
 class FedBBQCalibrator(HistogramCalibrator):
     """Average histograms of 2, 4, ... bins by how well each explains the labels.
 
-    Clients send one histogram of ``2**n_levels`` equal-width bins per class, as for
+    Clients send one histogram of ``2**n_levels`` bins per class, as for
     FedBinCalibrator. The server merges neighbouring bins to the coarser histograms, so
     that the average costs no further privacy, and keeps one table per class.
 
@@ -23,6 +23,10 @@ class FedBBQCalibrator(HistogramCalibrator):
         Budget of differential privacy for a whole client. None adds no noise.
     n_levels : int, default=7
         Histograms to average, of 2, 4, ..., ``2**n_levels`` bins; 1 to 12.
+    space : {'auto', 'logit', 'prob'}, default='auto'
+        Scale on which bins have equal width: log-odds from -16 to 16, with all that is
+        beyond in the outermost two, or probability, as the paper prints it. 'auto' is
+        'logit' for exact sums and 'prob' under noise.
     bins : {'posterior', 'frequency'}, default='posterior'
         Value of a bin: the mean of its posterior, or the plain frequency as the paper
         prints it, which is the bin's own midpoint where there are no rows, may be 0 or
@@ -79,6 +83,8 @@ class FedBBQCalibrator(HistogramCalibrator):
         Released counts.
     class_weights_ : ndarray of shape (n_classes,)
         Weight ``a`` of the bins of each class, in column order; 1 without `weighting`.
+    space_ : {'logit', 'prob'}
+        Scale on which bins have equal width.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     improves_ : bool
@@ -102,6 +108,11 @@ class FedBBQCalibrator(HistogramCalibrator):
     its bins of ``G(2 / B) / G(m + n + 2 / B) * G(m + a) / G(a) * G(n + b) / G(b)``, G
     the gamma function; the value of a bin is ``(m + a) / (m + n + 2 / B)``. Weights are
     scores over their sum, class by class.
+
+    On the scale of log-odds, without noise, the bins of a histogram that have rows are
+    joined by lines, from the mean of the rows of one to that of the next, and a value
+    of the table is the average of these lines at the middle of a finest bin. With
+    ``bins='frequency'`` there are no lines.
 
     Under `eps` merged counts below 0 are taken for 0. Scores are those of the smaller
     number of rows that would tell as much without the noise, and each bin gets pseudo-
@@ -130,6 +141,7 @@ class FedBBQCalibrator(HistogramCalibrator):
     _parameter_constraints = {
         **HistogramCalibrator._parameter_constraints,
         "n_levels": [Interval(Integral, 1, _MAX_LEVELS, closed="both")],
+        "space": [StrOptions({"auto", "logit", "prob"})],
         "bins": [StrOptions({"posterior", "frequency"})],
     }
     _fitted_names = (*HistogramCalibrator._fitted_names, "level_weights_")
@@ -139,6 +151,7 @@ class FedBBQCalibrator(HistogramCalibrator):
         eps=None,
         *,
         n_levels=7,
+        space="auto",
         bins="posterior",
         weighting=None,
         class_totals=None,
@@ -157,6 +170,7 @@ class FedBBQCalibrator(HistogramCalibrator):
     ):
         self.eps = eps
         self.n_levels = n_levels
+        self.space = space
         self.bins = bins
         self.weighting = weighting
         self.class_totals = class_totals
@@ -177,21 +191,38 @@ class FedBBQCalibrator(HistogramCalibrator):
     def _n_bins(self):
         return 2**self.n_levels
 
+    def _chosen_space(self, private):
+        if self.space != "auto":
+            return self.space
+        # Noise outweighs the few rows of a class in the tails of log-odds.
+        return "prob" if private else "logit"
+
+    @property
+    def _levels(self):
+        return Levels.of(self._n_bins, self.space_)
+
     def _make_table(self, state):
         table, self.level_weights_ = bbq_table(
             state.positive,
             state.negative,
             (state.noise_positive, state.noise_negative),
             frequency=self.bins == "frequency",
+            levels=self._levels,
         )
-        return table
+        noisy = state.noise_positive > 0
+        if self.space_ == "prob" or noisy or self.bins == "frequency":
+            return table
+        return joined_table(
+            state.positive, state.negative, self.level_weights_, self._levels
+        )
 
     def _judged(self, state, table):
         if self.bins == "posterior":
             return table
         # A frequency of 0 has no finite log loss to compare; these are never better.
         noise = state.noise_positive, state.noise_negative
-        return bbq_table(state.positive, state.negative, noise)[0]
+        levels = self._levels
+        return bbq_table(state.positive, state.negative, noise, levels=levels)[0]
 
     def _check_restored(self):
         super()._check_restored()

@@ -8,7 +8,7 @@ them: an entry whose bin it leaves open is computed again in float64.
 import numpy as np
 
 from skfedcal._flags import rare_flags
-from skfedcal.algorithms._binning import bin_index, softmax64
+from skfedcal.algorithms._class_bins import ClassBins, bin_index, softmax64
 
 # Entries at a time: their float32 copies and flags stay in the cache.
 _BLOCK_CELLS = 1 << 17
@@ -23,7 +23,7 @@ _MANY_CLASSES = 32
 _MAX_SHARE = 1 / 8
 
 
-def look_up(logits, table):
+def look_up(logits, table, space):
     """Replace centred logits, in place, by values of their bins.
 
     Parameters
@@ -32,6 +32,8 @@ def look_up(logits, table):
         C-contiguous, each row with maximum 0.
     table : ndarray of shape (n_classes, n_bins)
         Value of each bin, in the dtype of `logits`.
+    space : {'logit', 'prob'}
+        Scale on which bins have equal width.
 
     Returns
     -------
@@ -39,26 +41,27 @@ def look_up(logits, table):
         `logits` itself.
     """
     n_classes = logits.shape[1]
-    sparse = n_classes >= _MANY_CLASSES
+    bins = ClassBins(table.shape[1], space)
+    sparse = space == "prob" and n_classes >= _MANY_CLASSES
     step = max(1, _BLOCK_CELLS // n_classes)
     for start in range(0, len(logits), step):
         rows = logits[start : start + step]
         # Rows are alike: where one block has too many entries, the next will too.
         sparse = sparse and _sparse(rows, table)
         if not sparse:
-            _dense(rows, table)
+            _dense(rows, table, bins)
     return logits
 
 
-def _dense(rows, table):
+def _dense(rows, table, bins):
     """Look up every entry."""
     n_classes, n_bins = table.shape
-    step = max(1, _DENSE_CELLS // n_classes)
+    size = _DENSE_CELLS if bins.space == "prob" else _BLOCK_CELLS
+    step = max(1, size // n_classes)
     for start in range(0, len(rows), step):
         part = rows[start : start + step]
-        proba = softmax64(part)
-        cells = bin_index(proba, n_bins, out=proba)
-        cells += np.arange(n_classes) * n_bins
+        cells = bins.index(part)
+        cells += np.arange(n_classes, dtype=cells.dtype) * n_bins
         part[:] = table.take(cells)
 
 

@@ -20,7 +20,11 @@ class FedBinCalibrator(HistogramCalibrator):
     eps : float, default=None
         Budget of differential privacy for a whole client. None adds no noise.
     n_bins : int, default=15
-        Equal-width bins of [0, 1] per class.
+        Bins per class.
+    space : {'prob', 'logit'}, default='prob'
+        Scale on which bins have equal width: probability, as the paper prints it, or
+        log-odds from -16 to 16, with all that is beyond in the outermost two. 'logit'
+        wants an even number of bins, 30 or more: one half is an edge then.
     delta : float, default=None
         Chance that the bound of `eps` does not hold; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
@@ -75,6 +79,8 @@ class FedBinCalibrator(HistogramCalibrator):
         Released counts.
     class_weights_ : ndarray of shape (n_classes,)
         Weight ``a`` of the bins of each class, in column order; 1 without `weighting`.
+    space_ : {'logit', 'prob'}
+        Scale on which bins have equal width.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     improves_ : bool
@@ -134,6 +140,7 @@ class FedBinCalibrator(HistogramCalibrator):
         eps=None,
         *,
         n_bins=15,
+        space="prob",
         delta=None,
         clip="auto",
         clip_per_class=False,
@@ -152,6 +159,7 @@ class FedBinCalibrator(HistogramCalibrator):
     ):
         self.eps = eps
         self.n_bins = n_bins
+        self.space = space
         self.delta = delta
         self.clip = clip
         self.clip_per_class = clip_per_class
@@ -175,4 +183,4 @@ class FedBinCalibrator(HistogramCalibrator):
     def _make_table(self, state):
         weight = self.prior_weight / self.n_bins
         weight += np.hypot(state.noise_positive, state.noise_negative)
-        return bin_table(state.positive, state.negative, weight)
+        return bin_table(state.positive, state.negative, weight, self._bins)

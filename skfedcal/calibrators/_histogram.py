@@ -7,7 +7,7 @@ import numpy as np
 from skfedcal import _logits
 from skfedcal._sklearn_compat import StrOptions
 from skfedcal.algorithms import ClassHistograms
-from skfedcal.algorithms._binning import bin_index, midpoints, softmax64
+from skfedcal.algorithms._class_bins import ClassBins, softmax64
 from skfedcal.calibrators._base import BaseCalibrator
 from skfedcal.calibrators._bin_lookup import look_up
 from skfedcal.data._arrays import read_array
@@ -43,6 +43,7 @@ class HistogramCalibrator(BaseCalibrator):
         "clip_per_class": ["boolean"],
         "noise": [StrOptions({"split", "joint"})],
         "normalize": [StrOptions({"l1", "logit", "none"})],
+        "space": [StrOptions({"logit", "prob"})],
         "weighting": [StrOptions({"all", "changed"}), None],
         "class_totals": ["array-like", None],
     }
@@ -51,6 +52,7 @@ class HistogramCalibrator(BaseCalibrator):
         "positive_",
         "negative_",
         "class_weights_",
+        "space_",
     )
 
     def predict_proba(self, X):
@@ -98,7 +100,16 @@ class HistogramCalibrator(BaseCalibrator):
             per_class=self.clip_per_class,
             weighted=setting.weighted,
             population=setting.n_clients,
+            space=self._chosen_space(setting.private),
         )
+
+    def _chosen_space(self, private):
+        """Scale of the bins; must not depend on rows."""
+        return self.space
+
+    @property
+    def _bins(self):
+        return ClassBins(self._n_bins, self.space_)
 
     def _clips(self, setting):
         clip = self.clip
@@ -123,6 +134,8 @@ class HistogramCalibrator(BaseCalibrator):
     def _set_state(self, state):
         if getattr(self, "positive_", None) is state.positive:
             return  # the last round's state comes twice
+        noise = state.noise_positive, state.noise_negative
+        self.space_ = self._chosen_space(any(noise))
         table = self._make_table(state)
         self.positive_, self.negative_ = state.positive, state.negative
         self.class_weights_ = np.ones(len(state.positive))
@@ -130,9 +143,8 @@ class HistogramCalibrator(BaseCalibrator):
             self.class_weights_ = class_weights(state, self.class_totals)
         # Strictly inside (0, 1) also where the prior is lost to rounding.
         self.bin_values_ = _inside(table.values)
-        noise = state.noise_positive, state.noise_negative
         self._gain = not any(noise) or noticeable_gain(
-            state, self._judged(state, table)
+            state, self._judged(state, table), self._bins
         )
 
     def _judged(self, state, table):
@@ -147,7 +159,9 @@ class HistogramCalibrator(BaseCalibrator):
 
     def _check_restored(self):
         table = (len(self.classes_), self._n_bins)
-        for name in HistogramCalibrator._fitted_names:
+        if self.space_ not in ("logit", "prob"):
+            raise ValueError("space_ has a wrong value")
+        for name in ("bin_values_", "positive_", "negative_", "class_weights_"):
             value = getattr(self, name)
             shape = table[:1] if name == "class_weights_" else table
             if value.shape != shape or value.dtype != np.float64:
@@ -162,14 +176,14 @@ class HistogramCalibrator(BaseCalibrator):
         logits = np.ascontiguousarray(logits)
         if self.weighting is None:
             table = self._log_values(self.bin_values_).astype(logits.dtype)
-            return look_up(logits, table)
+            return look_up(logits, table, self.space_)
         first = np.arange(logits.shape[1]) * self._n_bins
         step = max(1, _BLOCK_CELLS // logits.shape[1])
         for start in range(0, len(logits), step):
             rows = logits[start : start + step]
-            proba = softmax64(rows)
-            cells = bin_index(proba, self._n_bins) + first
-            values = self._weigh(self.bin_values_.take(cells), rows, proba)
+            cells = self._bins.index(rows) + first
+            values = self.bin_values_.take(cells)
+            values = self._weigh(values, rows, softmax64(rows))
             rows[:] = self._log_values(values)
         return logits
 
@@ -221,7 +235,7 @@ def class_weights(state, totals=None):
     return np.clip(share, 0.0, 1.0)
 
 
-def noticeable_gain(state, table):
+def noticeable_gain(state, table, bins):
     """Whether a table fits the released counts better than the input, noise aside.
 
     The gain is in one-vs-rest log loss, summed over classes. Fitted and measured on the
@@ -231,24 +245,27 @@ def noticeable_gain(state, table):
     """
     counts = np.stack([state.positive, state.negative])
     variance = np.square([[[state.noise_positive]], [[state.noise_negative]]])
-    values, start = _inside(table.values), _kindest_input(*np.maximum(counts, 0.0))
+    positive, negative = np.maximum(counts, 0.0)
+    values, start = _inside(table.values), _kindest_input(positive, negative, bins)
     logs = np.stack([np.log(values / start), np.log1p(-values) - np.log1p(-start)])
     slopes = np.stack([table.rise / values, table.fall / (1 - values)])
     gain = np.sum(counts * logs - variance * slopes)
     return bool(gain > _MIN_GAIN * np.sqrt(np.sum(variance * logs**2)))
 
 
-def _kindest_input(positive, negative):
+def _kindest_input(positive, negative, bins):
     """Constant inside each bin that fits the counts best.
 
     Counts do not tell where in its bin the input is: a good input would be there.
     """
     rows = positive + negative
-    n_bins = rows.shape[1]
-    left = np.arange(n_bins)
-    middle = np.broadcast_to(midpoints(n_bins), rows.shape).copy()
+    left = np.arange(bins.n_bins)
+    middle = np.broadcast_to(bins.midpoints, rows.shape).copy()
     best = np.divide(positive, rows, out=middle, where=rows > 0)
-    return np.clip(best, (left + _EDGE) / n_bins, (left + 1 - _EDGE) / n_bins)
+    low, high = bins.proba_at(left + _EDGE), bins.proba_at(left + 1 - _EDGE)
+    if bins.space == "logit":  # where the outermost bins have no end
+        low[0], high[-1] = 0.0, 1.0
+    return _inside(np.clip(best, low, high))
 
 
 def _inside(values):

@@ -5,7 +5,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from skfedcal._sklearn_compat import Interval, StrOptions
-from skfedcal.algorithms._binning import bin_index, midpoints
+from skfedcal.algorithms._class_bins import ClassBins, bin_index
 from skfedcal.algorithms._top_bins import TopBinCounts, top_label
 from skfedcal.calibrators._base import BaseCalibrator
 
@@ -205,7 +205,10 @@ class FedTopBinCalibrator(BaseCalibrator):
         else:
             table = tables.frequency_table(state)
             noisy = state.noise_positive > 0
-            self._gain = not noisy or noticeable_gain(state, tables.plain_bins(state))
+            bins = ClassBins(self.n_bins)
+            self._gain = not noisy or noticeable_gain(
+                state, tables.plain_bins(state), bins
+            )
         if self.monotone:
             table = tables.monotone(table, state)
         self.bin_edges_ = np.arange(self.n_bins + 1) / self.n_bins
@@ -221,7 +224,7 @@ class FedTopBinCalibrator(BaseCalibrator):
 
         top, confidence = top_label(logits)
         bins = bin_index(confidence, self.n_bins)
-        inside = confidence - midpoints(self.n_bins)[bins]
+        inside = confidence - ClassBins(self.n_bins).midpoints[bins]
         own = self.bin_values_[bins] + (1 - self.bin_trust_[bins]) * inside
         own = np.clip(own, _LIMITS.tiny, 1 - _LIMITS.epsneg)
         keep = self.keep_order

@@ -8,12 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal.algorithms._binning import (
-    BinTable,
-    HistogramState,
-    bin_table,
-    midpoints,
-)
+from skfedcal.algorithms._binning import BinTable, HistogramState, bin_table
+from skfedcal.algorithms._class_bins import ClassBins
 
 Array = NDArray[Any]
 
@@ -74,7 +70,7 @@ def shrunk_table(state: HistogramState, n_classes: int) -> TopTable:
     variance is that of `n` draws and of the noise. `d` has a normal prior over bins.
     """
     right, wrong = state.positive[0], state.negative[0]
-    middle = midpoints(len(right))
+    middle = ClassBins(len(right)).midpoints
     rows = np.maximum(right + wrong, 0.0)
     residual = (1 - middle) * right - middle * wrong
     # Of one draw, by the frequency or by the input, whichever is larger: a few rows of

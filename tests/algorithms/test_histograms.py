@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from skfedcal.algorithms import ClassHistograms, Sums
-from skfedcal.algorithms._binning import bin_index, softmax64
+from skfedcal.algorithms._class_bins import bin_index, softmax64
 from skfedcal.data._dataset import FederatedDataset
 
 

@@ -65,6 +65,7 @@ ALGORITHMS = {
         for objective, search in (("nll", "bisect"), ("ece", "golden"))
     },
     "histograms": started(ClassHistograms(n_bins=2)),
+    "histograms of log-odds": started(ClassHistograms(n_bins=2, space="logit")),
     "histograms, clipped": started(
         ClassHistograms(n_bins=7, clip_positive=1.3, clip_negative=2.1)
     ),

@@ -15,7 +15,8 @@ from skfedcal import (
     load,
     make_federation,
 )
-from skfedcal.algorithms._binning import HistogramState, bin_index, bin_table
+from skfedcal.algorithms._binning import HistogramState, bin_table
+from skfedcal.algorithms._class_bins import ClassBins
 from skfedcal.calibrators._bbq_table import bbq_table
 from skfedcal.calibrators._histogram import class_weights, noticeable_gain
 from skfedcal.exceptions import CalibrationWarning, SimulatedPrivacyWarning
@@ -54,7 +55,7 @@ def test_counts_and_values_by_hand():
     # Probabilities of class 1: .9, .9, .6, .2; of class 0: one minus these.
     proba = np.array([0.9, 0.9, 0.6, 0.2])
     labels = np.array([1, 0, 1, 0])
-    cal = FedBBQCalibrator(n_levels=2, input_type="proba")
+    cal = FedBBQCalibrator(n_levels=2, space="prob", input_type="proba")
     cal.fit(np.column_stack([1 - proba, proba]), labels)
     assert cal.positive_[1].tolist() == [0, 0, 1, 1]
     assert cal.negative_[1].tolist() == [1, 0, 0, 1]
@@ -79,7 +80,7 @@ def test_frequencies_are_an_average_of_netcal_histograms(draw):
     binning = pytest.importorskip("netcal.binning")
     rows, labels = draw(3000, 2, 2.0)
     score = softmax(rows)[:, 1]
-    cal = FedBBQCalibrator(n_levels=4, bins="frequency", normalize="none")
+    cal = FedBBQCalibrator(n_levels=4, space="prob", bins="frequency", normalize="none")
     cal.fit(rows, labels, client_ids=np.arange(3000) % 17)
     expected = np.zeros(3000)
     with warnings.catch_warnings():
@@ -91,13 +92,22 @@ def test_frequencies_are_an_average_of_netcal_histograms(draw):
     np.testing.assert_allclose(cal.predict_proba(rows)[:, 1], expected, atol=1e-6)
 
 
-def test_prediction_is_a_look_up_and_normalisation_is_that_of_binning(draw):
+def bins_of(proba, n_bins, space):
+    """Bins of equal width on a scale."""
+    place = proba if space == "prob" else np.log(proba / (1 - proba)) / 32 + 0.5
+    return np.clip(place * n_bins, 0, n_bins - 1).astype(int)
+
+
+@pytest.mark.parametrize("space", ["logit", "prob"])
+def test_prediction_is_a_look_up_and_normalisation_is_that_of_binning(draw, space):
     rows, labels = draw(800, 4, 2.0)
     fits = {
-        mode: FedBBQCalibrator(n_levels=3, normalize=mode).fit(rows, labels)
+        mode: FedBBQCalibrator(n_levels=3, space=space, normalize=mode).fit(
+            rows, labels
+        )
         for mode in ("l1", "logit", "none")
     }
-    cells = bin_index(softmax(rows), 8)
+    cells = bins_of(softmax(rows), 8, space)
     values = fits["none"].bin_values_[np.arange(4), cells]
     odds = values / (1 - values)
     expected = {"none": values, "l1": values, "logit": odds}
@@ -168,9 +178,11 @@ def test_noise_of_all_rounds_is_in_the_weights(skewed):
 
 @pytest.mark.parametrize("cal", BOTH, ids=["bbq", "bin"])
 @pytest.mark.parametrize("mode", ["l1", "logit", "none"])
-def test_weighted_rows_by_hand(skewed, cal, mode):
+@pytest.mark.parametrize("space", ["logit", "prob"])
+def test_weighted_rows_by_hand(skewed, cal, mode, space):
     runner = FederatedRunner(n_rounds=1, cohort="independent", cohort_size=6)
-    cal = clone(cal).set_params(runner=runner, random_state=0, normalize=mode)
+    cal = clone(cal).set_params(runner=runner, random_state=0)
+    cal.set_params(normalize=mode, space=space)
     totals = np.bincount(np.concatenate([y for _, y in skewed.clients]), minlength=10)
     fits = {
         weighting: clone(cal)
@@ -183,7 +195,7 @@ def test_weighted_rows_by_hand(skewed, cal, mode):
     weights = fits["all"].class_weights_
     np.testing.assert_allclose(weights, fits[None].positive_.sum(1) / totals)
     assert (weights < 1).any() and fits[None].class_weights_.tolist() == [1.0] * 10
-    values = fits[None].bin_values_[np.arange(10), bin_index(proba, 16)]
+    values = fits[None].bin_values_[np.arange(10), bins_of(proba, 16, space)]
     mixed = weights * values + (1 - weights) * proba
     changed = values.argmax(axis=1) != proba.argmax(axis=1)
     assert 0 < changed.sum() < len(rows)
@@ -206,10 +218,10 @@ def test_weighted_rows_by_hand(skewed, cal, mode):
 def test_weights_prevent_the_loss_of_accuracy_of_one_small_cohort(skewed):
     # Section 4.1 of the paper: few clients with few classes each, one round.
     truth, rows = skewed.test_labels, skewed.test_logits
-    base = (rows.argmax(axis=1) == truth).mean()
+    base, printed = (rows.argmax(axis=1) == truth).mean(), {"space": "prob"}
     totals = np.bincount(np.concatenate([y for _, y in skewed.clients]), minlength=10)
     plain, weighted, estimated, changed = (
-        (partial(**params).fit(skewed.clients).predict(rows) == truth).mean()
+        np.mean(partial(**params, **printed).fit(skewed.clients).predict(rows) == truth)
         for params in (
             {},
             {"weighting": "all", "class_totals": totals},
@@ -266,11 +278,20 @@ def enlarge(content):
     content["fitted"]["class_weights_"]["array"][0] = 7.0
 
 
+def misplace(content):
+    content["fitted"]["space_"] = "both"
+
+
 def flatten(content):
     content["fitted"]["level_weights_"]["shape"] = [50]
 
 
-DAMAGE = [(shorten, "wrong shape"), (enlarge, "outside"), (flatten, "level_weights_")]
+DAMAGE = [
+    (shorten, "wrong shape"),
+    (enlarge, "outside"),
+    (flatten, "level_weights_"),
+    (misplace, "space_"),
+]
 
 
 @pytest.mark.parametrize(("spoil", "message"), DAMAGE)
@@ -289,6 +310,7 @@ BAD = [
     ({"n_levels": 13}, "'n_levels' parameter"),
     ({"n_levels": 2.5}, "'n_levels' parameter"),
     ({"bins": "mean"}, "'bins' parameter"),
+    ({"space": "both"}, "'space' parameter"),
     ({"weighting": "some"}, "'weighting' parameter"),
     ({"class_totals": 5}, "'class_totals' parameter"),
     ({"class_totals": [5, 5]}, r"class_totals=\[5, 5\] must hold 3 numbers of rows"),
@@ -302,6 +324,37 @@ BAD = [
 def test_bad_parameters_are_named_with_their_value(draw, params, message):
     with pytest.raises(ValueError, match=message):
         FedBBQCalibrator(**params).fit([draw(20, 3, seed=i) for i in range(3)])
+
+
+@no_gain
+def test_the_scale_of_bins_is_public_and_by_noise(draw):
+    clients = [draw(30, 4, seed=i) for i in range(30)]
+    bbq, bins = FedBBQCalibrator, FedBinCalibrator
+    for method, params, expected in (
+        (bbq, {}, "logit"),
+        (bbq, {"eps": 1.0}, "prob"),
+        (bbq, {"space": "prob"}, "prob"),
+        (bbq, {"space": "logit", "eps": 1.0}, "logit"),
+        (bins, {}, "prob"),
+        (bins, {"space": "logit", "eps": 1.0}, "logit"),
+    ):
+        assert method(**params, random_state=0).fit(clients).space_ == expected
+
+
+@pytest.mark.parametrize("cal", [FedBBQCalibrator(), FedBinCalibrator()])
+@pytest.mark.parametrize("seed", range(4))
+def test_bins_of_log_odds_keep_what_is_near_zero_and_one(cal, seed):
+    # One bin of probability holds all that a network takes for unlikely.
+    fed = make_federation(50, 5000, 10, temperature=2.0, n_test=5000, random_state=seed)
+    loss = {
+        space: -clone(cal)
+        .set_params(space=space)
+        .fit(fed.clients)
+        .predict_log_proba(fed.test_logits)[np.arange(5000), fed.test_labels]
+        .mean()
+        for space in ("logit", "prob")
+    }
+    assert loss["logit"] < loss["prob"] - 0.04
 
 
 @pytest.mark.parametrize("n_levels", [1, 12])
@@ -328,6 +381,11 @@ def both_tables(state):
     yield bbq_table(state.positive, state.negative, noise)[0]
 
 
+def gains(states):
+    bins = ClassBins(16)
+    return [noticeable_gain(s, t, bins) for s in states for t in both_tables(s)]
+
+
 def counts_of(frequency, n_bins=16, rows=40.0, n_classes=5):
     """Counts with these frequencies, `rows` in every bin."""
     positive = np.tile(rows * frequency, (n_classes, 1))
@@ -338,7 +396,7 @@ def test_calibrated_counts_are_no_gain_at_any_noise():
     positive, negative = counts_of((np.arange(16) + 0.5) / 16)
     for sd in (1.0, 5.0, 50.0):
         states = [noisy_state(positive, negative, sd, seed) for seed in range(10)]
-        found = [noticeable_gain(s, t) for s in states for t in both_tables(s)]
+        found = gains(states)
         assert not any(found)
 
 
@@ -347,7 +405,7 @@ def test_a_wrong_input_is_a_gain_once_noise_is_small():
     positive, negative = counts_of(0.5 + 0.3 * (middle - 0.5))
     for sd, expected in ((0.5, True), (200.0, False)):
         states = [noisy_state(positive, negative, sd, seed) for seed in range(10)]
-        found = [noticeable_gain(s, t) for s in states for t in both_tables(s)]
+        found = gains(states)
         assert set(found) == {expected}
 
 

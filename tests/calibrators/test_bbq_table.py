@@ -4,9 +4,16 @@ from math import gamma, lgamma
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
-from skfedcal.algorithms._binning import bin_index, bin_table
-from skfedcal.calibrators._bbq_table import Levels, bbq_table, log_scores
+from skfedcal.algorithms._binning import bin_table
+from skfedcal.algorithms._class_bins import bin_index
+from skfedcal.calibrators._bbq_table import (
+    Levels,
+    bbq_table,
+    joined_table,
+    log_scores,
+)
 
 
 def score_by_loop(positive, negative):
@@ -127,6 +134,34 @@ def test_frequencies_by_hand():
     np.testing.assert_allclose(table.values[0], expected)
     empty, _ = bbq_table(np.zeros((1, 4)), np.zeros((1, 4)), frequency=True)
     np.testing.assert_allclose(empty.values[0], [1 / 8, 3 / 8, 5 / 8, 7 / 8])
+
+
+def test_joined_bins_by_hand():
+    # Four bins of log-odds with middles -12, -4, 4 and 12, and two with -8 and 8.
+    positive, negative = np.array([[0.0, 1, 1, 0]]), np.array([[3.0, 1, 0, 0]])
+    shares = np.array([[0.25, 0.75]])
+    found = joined_table(positive, negative, shares, Levels.of(4, "logit")).values[0]
+
+    def height(own, other, middle, weight):
+        m = expit(middle)
+        return np.log((own + weight * m) / (other + weight * (1 - m)))
+
+    # Two bins: five rows with mean (3 * -12 + 2 * -4) / 5 and one at 4.
+    low, high = height(1, 4, -8, 1.0), height(1, 0, 8, 1.0)
+    between = low + (high - low) * (-4 + 8.8) / (4 + 8.8)
+    coarse = np.array([low, between, high, high])
+    # Four bins: each at its own middle, and the last, without rows, as the one before.
+    fine = [height(0, 3, -12, 0.5), height(1, 1, -4, 0.5), height(1, 0, 4, 0.5)]
+    fine = np.array([*fine, fine[-1]])
+    np.testing.assert_allclose(found, 0.25 * expit(coarse) + 0.75 * expit(fine))
+
+
+def test_joined_bins_of_a_class_without_rows_are_the_input():
+    levels = Levels.of(8, "logit")
+    empty = np.zeros((1, 8))
+    shares = bbq_table(empty, empty, levels=levels)[1]
+    found = joined_table(empty, empty, shares, levels).values[0]
+    np.testing.assert_allclose(found, expit(np.arange(-14, 15, 4.0)))
 
 
 def test_no_rows_keep_the_midpoints_of_the_levels():

@@ -5,12 +5,17 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy.special import expit
 from sklearn.metrics import log_loss
 
 from skfedcal import FedBinCalibrator
+from skfedcal.algorithms import _class_bins
+from skfedcal.algorithms._class_bins import ClassBins
 from skfedcal.calibrators import _bin_lookup, _histogram
 from skfedcal.calibrators._bin_lookup import look_up
 from skfedcal.exceptions import SimulatedPrivacyWarning
+
+odds32 = _class_bins._odds32
 
 
 def softmax(rows):
@@ -22,7 +27,7 @@ def test_counts_and_values_by_hand():
     # Probabilities of class 1: .9, .9, .9, .6, .2; of class 0: one minus these.
     proba = np.array([0.9, 0.9, 0.9, 0.6, 0.2])
     labels = np.array([1, 1, 0, 1, 0])
-    cal = FedBinCalibrator(n_bins=2, prior_weight=1.0, input_type="proba")
+    cal = FedBinCalibrator(n_bins=2, prior_weight=1.0, space="prob", input_type="proba")
     cal.fit(np.column_stack([1 - proba, proba]), labels)
     # Class 1 below 1/2: the row .2 (negative); above: 3 of 4 are positive.
     assert cal.positive_.tolist() == [[1, 1], [0, 3]]
@@ -52,20 +57,32 @@ def test_blocks_do_not_change_the_probabilities(draw, monkeypatch, dtype, weight
     assert whole.dtype == dtype
 
 
-def bins64(rows, n_bins):
+SPACES = ["logit", "prob"]
+
+
+def level64(rows, n_bins, space):
+    """Place of each entry counted in bins, in float64, without the package's steps."""
+    if space == "prob":
+        return softmax(rows.astype(np.float64)) * n_bins
+    weights = np.exp(rows.astype(np.longdouble))
+    with np.errstate(divide="ignore"):
+        odds = rows - np.log(weights.sum(axis=1, keepdims=True) - weights)
+    return (np.clip(odds / 32 + 0.5, 0, 1) * n_bins).astype(np.float64)
+
+
+def bins64(rows, n_bins, space="prob"):
     """Bins of the softmax in float64, without any of the package's own steps."""
-    return np.minimum(
-        (softmax(rows.astype(np.float64)) * n_bins).astype(int), n_bins - 1
-    )
+    return np.minimum(level64(rows, n_bins, space).astype(int), n_bins - 1)
 
 
-def centred_rows(n_classes, n_bins, dtype):
+def centred_rows(n_classes, n_bins, dtype, space="prob"):
     """Rows of all kinds: flat, confident, and with probabilities next to edges."""
     rng = np.random.default_rng(n_classes)
     rows = rng.normal(size=(300, n_classes))
-    share = np.repeat(np.arange(1, n_bins) / n_bins, 9)[:200]
+    share = np.repeat(np.arange(1, n_bins) / n_bins, 9)[:: max(1, n_bins // 22)]
     edge = np.zeros((len(share), n_classes))
-    edge[:, 3] = np.log(share / (1 - share) * (n_classes - 1))
+    odds = np.log(share / (1 - share)) if space == "prob" else 32 * share - 16
+    edge[:, 3] = odds + np.log(n_classes - 1)
     # From far below the slack of float32 to above it.
     edge[:, 3] += rng.normal(size=len(share)) * 10.0 ** -rng.uniform(3, 9, len(share))
     far = np.full((3, n_classes), -np.inf)
@@ -75,19 +92,54 @@ def centred_rows(n_classes, n_bins, dtype):
     return rows - rows.max(axis=1, keepdims=True)
 
 
+@pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n_classes", [31, 32, 100, 1000])
+@pytest.mark.parametrize("n_classes", [7, 31, 32, 100, 1000])
 @pytest.mark.parametrize("n_bins", [1, 2, 15, 128])
-def test_look_up_finds_the_bins_of_the_float64_softmax(n_classes, n_bins, dtype):
-    rows = centred_rows(n_classes, n_bins, dtype)
+def test_look_up_finds_the_bins_of_the_float64_softmax(n_classes, n_bins, dtype, space):
+    rows = centred_rows(n_classes, n_bins, dtype, space)
     table = np.arange(n_classes * n_bins, dtype=dtype).reshape(n_classes, n_bins)
-    found = look_up(rows.copy(), table) - table[:, 0]
-    level = softmax(rows.astype(np.float64)) * n_bins
+    found = look_up(rows.copy(), table, space) - table[:, 0]
+    level = level64(rows, n_bins, space)
     # Sums in another order differ in the last bits, which decide on an edge itself.
     sure = np.abs(level - np.rint(level)) > 1e-12 * n_bins
     sure |= (level < 0.5) | (level > n_bins - 0.5)
-    assert sure.mean() > 0.99
-    np.testing.assert_array_equal(found[sure], bins64(rows, n_bins)[sure])
+    assert sure.mean() > 0.97
+    np.testing.assert_array_equal(found[sure], bins64(rows, n_bins, space)[sure])
+
+
+def test_log_odds_in_single_precision_are_off_by_less_than_their_bound():
+    # Random rows and the worst of each kind: ties, one far ahead, many alike.
+    rng = np.random.default_rng(0)
+    for n_classes in (2, 3, 10, 100, 1000):
+        rows = rng.normal(size=(3000, n_classes)) * rng.gamma(1.0, 5.0, (3000, 1))
+        rows[::7, 0] = rows[::7].max(axis=1) + rng.uniform(0, 17, len(rows[::7]))
+        rows[::5, 1] = rows[::5].max(axis=1)
+        rows -= rows.max(axis=1, keepdims=True)
+        right = 32 * level64(rows, 1, "logit") - 16
+        for given in (rows, rows.astype(np.float32)):
+            # A float32 input is another one: its rounding is no error.
+            if given.dtype == np.float32:
+                right = 32 * level64(given, 1, "logit") - 16
+            found = _class_bins._odds32(given)
+            inner = np.abs(right) < 16
+            off = np.abs(found - right)[inner].max()
+            assert 1e-8 < off < _class_bins._SLACK / 2
+
+
+def test_bins_of_log_odds_can_be_too_fine_for_single_precision(monkeypatch):
+    rows = centred_rows(10, 50, np.float32, "logit")
+    for n_bins, is_used in ((50, True), (4096, True), (2**20, False)):
+        used = []
+        bins = ClassBins(n_bins, "logit")
+        monkeypatch.setattr(
+            _class_bins, "_odds32", lambda z, used=used: used.append(1) or odds32(z)
+        )
+        level = level64(rows, n_bins, "logit")
+        sure = np.abs(level - np.rint(level)) > 1e-10 * n_bins
+        found, right = bins.index(rows), bins64(rows, n_bins, "logit")
+        np.testing.assert_array_equal(found[sure], right[sure])
+        assert bool(used) is is_used
 
 
 @pytest.mark.parametrize("cells", [1, 29, 5000])
@@ -95,13 +147,13 @@ def test_look_up_finds_the_bins_of_the_float64_softmax(n_classes, n_bins, dtype)
 def test_sparse_and_dense_look_up_are_the_same(monkeypatch, dtype, cells):
     rows = centred_rows(60, 15, dtype)
     table = np.random.default_rng(0).random((60, 15)).astype(dtype)
-    sparse = look_up(rows.copy(), table)
+    sparse = look_up(rows.copy(), table, "prob")
     monkeypatch.setattr(_bin_lookup, "_BLOCK_CELLS", cells)
-    np.testing.assert_array_equal(look_up(rows.copy(), table), sparse)
+    np.testing.assert_array_equal(look_up(rows.copy(), table, "prob"), sparse)
     monkeypatch.setattr(_bin_lookup, "_MAX_SHARE", 1.0)
-    np.testing.assert_array_equal(look_up(rows.copy(), table), sparse)
+    np.testing.assert_array_equal(look_up(rows.copy(), table, "prob"), sparse)
     monkeypatch.setattr(_bin_lookup, "_MANY_CLASSES", 61)
-    np.testing.assert_array_equal(look_up(rows.copy(), table), sparse)
+    np.testing.assert_array_equal(look_up(rows.copy(), table, "prob"), sparse)
 
 
 def test_look_up_computes_a_row_in_doubt_once():
@@ -112,7 +164,7 @@ def test_look_up_computes_a_row_in_doubt_once():
     table = np.arange(8000 * 999, dtype=np.float64).reshape(8000, 999)
     given = rows.copy()
     tracemalloc.start()
-    found = look_up(given, table)
+    found = look_up(given, table, "prob")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     np.testing.assert_array_equal(found - table[:, 0], bins64(rows, 999))
@@ -130,22 +182,24 @@ def test_entries_beyond_float32_are_looked_up_without_a_warning(draw):
         np.testing.assert_array_equal(cal.predict_proba(rows), expected)
 
 
-def test_many_classes_and_layouts_give_the_same_probabilities(draw):
+@pytest.mark.parametrize("space", SPACES)
+def test_many_classes_and_layouts_give_the_same_probabilities(draw, space):
     rows, labels = draw(400, 40, 2.0)
-    cal = FedBinCalibrator(classes=range(40)).fit(rows, labels)
-    values = cal.bin_values_[np.arange(40), bins64(rows, 15)]
+    cal = FedBinCalibrator(classes=range(40), space=space).fit(rows, labels)
+    values = cal.bin_values_[np.arange(40), bins64(rows, 15, space)]
     expected = values / values.sum(axis=1, keepdims=True)
     for given in (rows, np.asfortranarray(rows), np.repeat(rows, 2, axis=1)[:, ::2]):
         np.testing.assert_allclose(cal.predict_proba(given), expected, rtol=1e-12)
 
 
-def test_normalize_modes_by_hand(draw):
+@pytest.mark.parametrize("space", SPACES)
+def test_normalize_modes_by_hand(draw, space):
     rows, labels = draw(500, 4, 2.0)
     fits = {
-        mode: FedBinCalibrator(n_bins=6, normalize=mode).fit(rows, labels)
+        mode: FedBinCalibrator(n_bins=6, space=space, normalize=mode).fit(rows, labels)
         for mode in ("l1", "logit", "none")
     }
-    bins = np.minimum((softmax(rows) * 6).astype(int), 5)
+    bins = bins64(rows, 6, space)
     values = fits["none"].bin_values_[np.arange(4), bins]
     np.testing.assert_allclose(fits["none"].predict_proba(rows), values)
     np.testing.assert_allclose(
@@ -173,7 +227,24 @@ def test_bin_values_equal_netcal_histogram_binning(draw):
         theirs = binning.HistogramBinning(bins=10)
         theirs.fit(score, labels)
         expected = theirs.transform(score)
-    cal = FedBinCalibrator(n_bins=10, prior_weight=1e-9, normalize="none")
+    cal = FedBinCalibrator(n_bins=10, space="prob", prior_weight=1e-9, normalize="none")
+    found = cal.fit(rows, labels, client_ids=np.arange(3000) % 17).predict_proba(rows)
+    np.testing.assert_allclose(found[:, 1], expected, atol=1e-6)
+
+
+def test_bins_of_log_odds_are_those_of_netcal_on_the_same_scale(draw):
+    # netcal sorts any numbers in [0, 1] into bins: give it the place on the scale.
+    binning = pytest.importorskip("netcal.binning")
+    rows, labels = draw(3000, 2, 2.0)
+    place = np.clip((rows[:, 1] - rows[:, 0]) / 32 + 0.5, 0, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = binning.HistogramBinning(bins=20)
+        theirs.fit(place, labels)
+        expected = theirs.transform(place)
+    cal = FedBinCalibrator(
+        n_bins=20, space="logit", prior_weight=1e-9, normalize="none"
+    )
     found = cal.fit(rows, labels, client_ids=np.arange(3000) % 17).predict_proba(rows)
     np.testing.assert_allclose(found[:, 1], expected, atol=1e-6)
 
@@ -189,12 +260,16 @@ def test_one_bin_gives_class_frequencies(draw):
     )
 
 
-def test_empty_bins_keep_their_own_midpoint_and_the_loss_is_finite():
+@pytest.mark.parametrize("space", SPACES)
+def test_empty_bins_keep_their_own_midpoint_and_the_loss_is_finite(space):
     labels = np.array([0, 1, 2] * 20)
     rows = np.eye(3)[labels] * 50
     for mode in ("l1", "logit"):
-        cal = FedBinCalibrator(n_bins=10, normalize=mode).fit(rows, labels)
+        cal = FedBinCalibrator(n_bins=10, space=space, normalize=mode)
+        cal.fit(rows, labels)
         middle = (np.arange(10) + 0.5) / 10
+        if space == "logit":
+            middle = expit(32 * middle - 16)
         np.testing.assert_allclose(
             cal.bin_values_[:, 1:9], np.tile(middle[1:9], (3, 1))
         )

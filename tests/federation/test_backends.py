@@ -33,6 +33,7 @@ EXACT = {
     "average": TemperatureAverage(),
     "histograms": ClassHistograms(n_bins=7),
     "clipped-histograms": ClassHistograms(clip_positive=2.0, clip_negative=6.0),
+    "histograms-of-log-odds": ClassHistograms(n_bins=128, space="logit"),
 }
 NOISY = {
     "posterior": TemperaturePosterior(),
