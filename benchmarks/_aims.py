@@ -163,6 +163,7 @@ AIMS = (
         3,
         field="ratio",
         pick=_of("FedBinCalibrator", "FedBBQCalibrator"),
+        why="Bins of log-odds need a logarithm of each entry; `space='prob'` does not.",
     ),
     Aim(
         "Local temperatures of 100,000 clients: at most 2 s",
