@@ -61,13 +61,14 @@ def naive_table(logits, labels, space):
             if space == "prob":
                 values.append(np.repeat(value, each))
                 continue
-            # A line through the bins that have rows, at the mean of their finest bins.
+            # A line through the means of the bins that have rows, and only there.
             odds = (np.arange(2**LEVELS) + 0.5) / 2**LEVELS * 32 - 16
             finest = np.bincount((column * 2**LEVELS).astype(int), minlength=len(odds))
             sums = (finest[: len(odds)] * odds).reshape(n_bins, each).sum(axis=1)
             seen = rows > 0
             line = np.interp(odds, sums[seen] / rows[seen], logit(value[seen]))
-            values.append(expit(line))
+            line = np.where(np.repeat(seen, each), expit(line), np.repeat(middle, each))
+            values.append(line)
         shares = np.exp(np.array(scores) - max(scores))
         table[j] = shares @ np.array(values) / shares.sum()
     return table

@@ -13,9 +13,9 @@ from skfedcal.algorithms._base import Array
 from skfedcal.algorithms._class_scores import log_odds
 from skfedcal.algorithms._positions import LOGIT_RANGE, place_of_odds, sigmoid
 
-# Bound on the error of float32 log-odds: 32 units in the last place of numbers up to
-# 64, for exponentials, pairwise sums and logarithms that are off by a few each.
-_SLACK = 64 * 32 * float(np.finfo(np.float32).eps) / 16
+# Bound on the error of float32 log-odds up to 16: eight units in their last place, for
+# a rounded input, exponentials, pairwise sums and logarithms.
+_SLACK = 8 * 16 * float(np.finfo(np.float32).eps)
 
 # Share of a bin that the error may be for float32 to be of use.
 _MAX_DOUBT = 1 / 16
@@ -52,7 +52,7 @@ class ClassBins:
     def index(self, logits: Array) -> Array:
         """Number of the bin of each entry's probability, ``[l, r)``, the last closed.
 
-        It is that of numbers computed in float64, whatever the type of `logits`.
+        It is that of numbers computed in float64, for float32 and float64 `logits`.
         """
         if self.space == "prob":
             proba = softmax64(logits)
@@ -91,7 +91,8 @@ def _odds32(logits: Array) -> Array:
     with np.errstate(over="ignore", divide="ignore"):
         top = _logits.row_max(logits)
         rows = logits - top if top.any() else logits
-        rows = rows.astype(np.float32, copy=False)
+        # In this layout, as sums along another are not pairwise.
+        rows = rows.astype(np.float32, order="C", copy=False)
         weights = np.exp(rows)
         # The largest is 1, for as many as are equal. The others are added up apart:
         # behind 1, a sum of small ones has no digits.

@@ -110,8 +110,9 @@ class FedBBQCalibrator(HistogramCalibrator):
     scores over their sum, class by class.
 
     On the scale of log-odds, without noise, the bins of a histogram that have rows are
-    joined by lines, from the mean of the rows of one to that of the next, and a value
-    of the table is the average of these lines at the middle of a finest bin. With
+    joined by lines, from the mean of the rows of one to that of the next, constant
+    beyond the first and the last; a bin without rows keeps its midpoint. A value of the
+    table is the average of these lines at the middle of a finest bin. With
     ``bins='frequency'`` there are no lines.
 
     Under `eps` merged counts below 0 are taken for 0. Scores are those of the smaller

@@ -132,9 +132,10 @@ def joined_table(
 ) -> BinTable:
     """Averaged table in which bins are joined by lines, for counts without noise.
 
-    Each histogram is a line in log-odds from the mean of the rows of a bin to that of
-    the next, constant beyond; a value is the average at the middle of a finest bin. So
-    coarse histograms, which few rows are enough for, keep the order inside their bins.
+    Where a histogram has rows it is a line in log-odds, from the mean of the rows of a
+    bin to that of the next, constant beyond the first and the last; a bin without rows
+    keeps its middle. A value is the average at the middle of a finest bin. So coarse
+    histograms, which few rows are enough for, keep the order inside their bins.
     """
     finest = levels.middle[-levels.sizes[-1] :]
     odds = np.log(finest) - np.log1p(-finest)
@@ -146,11 +147,14 @@ def joined_table(
     stops = np.cumsum(levels.sizes)
     values = np.zeros(positive.shape)
     for k, i in np.argwhere(shares > _MIN_SHARE):
-        part = slice(stops[i] - levels.sizes[i], stops[i])
-        seen = np.flatnonzero(rows[k, part] > 0)
-        line = odds  # without rows the input is left as it is
-        if len(seen):
-            line = np.interp(odds, place[k, part][seen], height[k, part][seen])
+        size = levels.sizes[i]
+        part = slice(stops[i] - size, stops[i])
+        seen = rows[k, part] > 0
+        line = np.repeat(height[k, part], len(odds) // size)
+        inner = np.repeat(seen, len(odds) // size)
+        if seen.any():
+            nodes = place[k, part][seen], height[k, part][seen]
+            line[inner] = np.interp(odds[inner], *nodes)
         values[k] += shares[k, i] * sigmoid(line)
     return BinTable(values)
 

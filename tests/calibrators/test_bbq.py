@@ -357,6 +357,22 @@ def test_bins_of_log_odds_keep_what_is_near_zero_and_one(cal, seed):
     assert loss["logit"] < loss["prob"] - 0.04
 
 
+@pytest.mark.parametrize("n_rows", [1, 2, 5])
+def test_few_rows_do_not_wreck_the_input(n_rows):
+    found = []
+    for seed in range(5):
+        fed = make_federation(5, 500, 5, n_test=2000, random_state=seed)
+        rows, labels = (np.concatenate(part) for part in zip(*fed.clients, strict=True))
+        cal = FedBBQCalibrator(classes=range(5)).fit(rows[:n_rows], labels[:n_rows])
+        truth = fed.test_labels
+        before, after = softmax(fed.test_logits), cal.predict_proba(fed.test_logits)
+        loss = [-np.log(p[np.arange(2000), truth]).mean() for p in (before, after)]
+        right = [(p.argmax(axis=1) == truth).mean() for p in (before, after)]
+        found.append([loss[1] - loss[0], right[1] - right[0]])
+    worse, better = np.mean(found, axis=0)
+    assert worse < 0.2 and better > -0.05
+
+
 @pytest.mark.parametrize("n_levels", [1, 12])
 def test_fewest_and_most_levels(draw, n_levels):
     rows, labels = draw(300, 3, 2.0)

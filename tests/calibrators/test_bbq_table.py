@@ -150,18 +150,19 @@ def test_joined_bins_by_hand():
     low, high = height(1, 4, -8, 1.0), height(1, 0, 8, 1.0)
     between = low + (high - low) * (-4 + 8.8) / (4 + 8.8)
     coarse = np.array([low, between, high, high])
-    # Four bins: each at its own middle, and the last, without rows, as the one before.
+    # Four bins: each at its own middle; the last has no rows and keeps its middle.
     fine = [height(0, 3, -12, 0.5), height(1, 1, -4, 0.5), height(1, 0, 4, 0.5)]
-    fine = np.array([*fine, fine[-1]])
+    fine = np.array([*fine, 12.0])
     np.testing.assert_allclose(found, 0.25 * expit(coarse) + 0.75 * expit(fine))
 
 
-def test_joined_bins_of_a_class_without_rows_are_the_input():
+def test_bins_without_rows_are_not_joined():
     levels = Levels.of(8, "logit")
-    empty = np.zeros((1, 8))
-    shares = bbq_table(empty, empty, levels=levels)[1]
-    found = joined_table(empty, empty, shares, levels).values[0]
-    np.testing.assert_allclose(found, expit(np.arange(-14, 15, 4.0)))
+    positive = np.zeros((2, 8))
+    positive[1, 6] = 1.0  # one row, in the last but one of eight bins
+    table, shares = bbq_table(positive, 0 * positive, levels=levels)
+    found = joined_table(positive, 0 * positive, shares, levels).values
+    np.testing.assert_allclose(found, table.values)
 
 
 def test_no_rows_keep_the_midpoints_of_the_levels():

@@ -127,6 +127,20 @@ def test_log_odds_in_single_precision_are_off_by_less_than_their_bound():
             assert 1e-8 < off < _class_bins._SLACK / 2
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bins_of_log_odds_do_not_depend_on_the_layout(dtype):
+    # Many equal classes behind one on an edge: a running sum of them is off the most.
+    share = np.arange(1, 128)[:, None] / 128
+    for below in (0.11, 0.7, 3.0):
+        rows = np.full((127, 2000), -below, dtype=dtype)
+        odds = 32 * share - 16 + np.logspace(-7, -3, 127)[:, None]
+        rows[:, :1] = odds + np.log(1999) - below
+        bins = ClassBins(128, "logit")
+        right = bins._exact(rows)
+        for given in (rows, np.asfortranarray(rows), rows.repeat(2, axis=1)[:, ::2]):
+            np.testing.assert_array_equal(bins.index(given), right)
+
+
 def test_bins_of_log_odds_can_be_too_fine_for_single_precision(monkeypatch):
     rows = centred_rows(10, 50, np.float32, "logit")
     for n_bins, is_used in ((50, True), (4096, True), (2**20, False)):

@@ -732,3 +732,35 @@ def test_hostile_names_stay_in_their_cell(given):
     assert not set(plain) & set("\\^~%_#${}<>|")
     assert list(csv.reader(io.StringIO(found.to_csv())))[3][0] == name
     assert len(found.to_text().splitlines()[5].split()) > 10
+
+
+WORKERS = """
+import sys
+from pathlib import Path
+from skfedcal import compare, make_federation
+
+def blocked(pid):
+    status = Path("/proc", pid, "status").read_text()
+    return int(status.split("SigBlk:")[1].split()[0], 16)
+
+if __name__ == "__main__":
+    fed = make_federation(5, 200, 3, n_test=50, random_state=0)
+    compare(fed.clients, (fed.test_logits, fed.test_labels), methods=["temp"],
+            eps=[None], seeds=2, n_jobs=2, progress=False)
+    own = Path("/proc/self/task").glob("*/children")
+    children = [pid for path in own for pid in path.read_text().split()]
+    named = {pid: Path("/proc", pid, "cmdline").read_bytes() for pid in children}
+    workers = [pid for pid, words in named.items() if b"popen_loky" in words]
+    print([blocked(pid) >> 1 & 1 for pid in workers], blocked("self") >> 1 & 1)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_do_not_hear_ctrl_c_and_the_process_does(tmp_path):
+    # In a fresh process, where joblib has started nothing yet.
+    script = tmp_path / "workers.py"
+    script.write_text(WORKERS)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[1, 1] 0\n", "")
