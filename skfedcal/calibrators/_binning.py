@@ -178,7 +178,7 @@ class FedBinCalibrator(HistogramCalibrator):
 
     @property
     def _n_bins(self):
-        return self.n_bins
+        return int(self.n_bins)  # numpy takes True for no size
 
     def _make_table(self, state):
         weight = self.prior_weight / self.n_bins

@@ -151,7 +151,7 @@ def plot_tsne(
     axes = _axes(axes, features)
     for ax, (name, rows) in zip(axes, features.items(), strict=True):
         table = read_array(rows, f"Features of {name!r}", np.float64)
-        if table.ndim != 2 or len(table) != len(codes):
+        if table.ndim != 2 or len(table) != len(codes) or not table.shape[1]:
             raise ValueError(
                 f"Features of {name!r} have shape {table.shape}; pass a matrix with "
                 f"one row for each of {len(codes)} labels."
@@ -161,9 +161,12 @@ def plot_tsne(
                 f"Features of {name!r} are not finite, or above {_LARGEST:g}."
             )
         chosen = table[drawn]
-        # scikit-learn's tree of points that are all one does not end.
-        if not np.ptp(chosen, axis=0).max() > 1e-9 * np.abs(chosen).max(initial=1e-90):
+        # scikit-learn's tree of points that are all one, or become so in single
+        # precision, does not end; the map is the same for rows of any scale.
+        span = np.ptp(chosen, axis=0).max()
+        if not span > 1e-9 * np.abs(chosen).max(initial=1e-90):
             raise ValueError(f"Features of {name!r} are the same in all rows.")
+        chosen = (chosen - chosen.mean(axis=0)) / span
         places = TSNE(**{"init": "pca", "random_state": seed, **kwargs}).fit_transform(
             chosen
         )

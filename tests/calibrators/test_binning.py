@@ -310,6 +310,11 @@ def test_values_stay_inside_the_unit_interval_without_a_prior(
     )
 
 
+def test_one_bin_may_be_called_true(draw):
+    rows, labels = draw(50, 3, 2.0)
+    assert FedBinCalibrator(n_bins=True).fit(rows, labels).bin_values_.shape == (3, 1)
+
+
 def test_integer_counts_are_exact_in_any_partition(draw):
     rows, labels = draw(5000, 6, 2.0)
     whole = FedBinCalibrator().fit(rows, labels)

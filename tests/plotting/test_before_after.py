@@ -69,3 +69,20 @@ def test_few_of_many_rows_are_drawn():
     )
     (ax,) = figure.axes
     assert sum(len(points.get_offsets()) for points in ax.collections) == 30
+
+
+@pytest.mark.parametrize("scale", [1e-60, 1e-30, 1.0])
+def test_tsne_of_rows_of_any_scale(scale):
+    # In single precision tiny rows are all one, and scikit-learn's tree crashes.
+    rows = np.random.default_rng(0).normal(size=(12, 3))
+    figure = plot_tsne(
+        {"a": rows * scale}, rows[:, 0] > 0, random_state=0, perplexity=3, max_iter=250
+    )
+    places = np.concatenate([c.get_offsets() for c in figure.axes[0].collections])
+    assert places.shape == (12, 2) and np.isfinite(places).all()
+    assert np.ptp(places, axis=0).min() > 0
+
+
+def test_tsne_needs_a_column():
+    with pytest.raises(ValueError, match=r"have shape \(5, 0\)"):
+        plot_tsne({"a": np.empty((5, 0))}, np.arange(5))
