@@ -1,8 +1,9 @@
 """Replace logits by the values of the bins that their probabilities fall in.
 
 Bins are those of the softmax in float64. With many classes most probabilities lie in
-the first bin, so that float32, which is several times faster, settles almost all of
-them: an entry whose bin it leaves open is computed again in float64.
+the first bin of equal width, so that float32, which is several times faster, settles
+almost all of them: an entry whose bin it leaves open is computed again in float64. Bins
+of log-odds have no such bin; every entry is looked up.
 """
 
 import numpy as np
