@@ -6,6 +6,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointWarning",
     "FaultyClientWarning",
+    "FaultySumError",
     "LedgerCorruptedError",
     "LogitsWarning",
     "NotEnoughClientsError",
@@ -109,18 +110,46 @@ class SecureAggregationError(RuntimeError):
     """
 
 
+class FaultySumError(SecureAggregationError):
+    """A masked sum is beyond what honest sites can send, so that a site is faulty.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal import FedTempCalibrator, FederatedRunner, make_federation
+    >>> from skfedcal.exceptions import FaultySumError
+    >>> from skfedcal.federation import (
+    ...     InProcessTransport, RemoteClients, Site, SiteRows)
+    >>> fed = make_federation(n_clients=4, n_samples=400, n_classes=3, random_state=0)
+    >>> sites = {n: Site(n, SiteRows(*rows)) for n, rows in zip("abcd", fed.clients)}
+    >>> def garbage(kind, name, reply):
+    ...     if kind == "masked" and name == "c":
+    ...         reply = reply[0], {k: w + 2**60 for k, w in reply[1].items()}
+    ...     return reply
+    >>> remote = RemoteClients(InProcessTransport(sites, on_reply=garbage))
+    >>> calibrator = FedTempCalibrator(
+    ...     classes=[0, 1, 2], runner=FederatedRunner(secure=True))
+    >>> try:
+    ...     calibrator.fit(remote)
+    ... except FaultySumError as error:
+    ...     print("at least one site is faulty or dishonest" in str(error))
+    True
+    """
+
+
 class SiteRefusalError(RuntimeError):
     """A site does not answer a request; the text goes to the server.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from skfedcal.federation import Reading, SiteRows
-    >>> rows = SiteRows(np.array([[2.0, 0.0], [0.5, 1.0]]), np.array(["sick", "well"]))
-    >>> Reading(("sick", "dead")).dataset(rows, "hospital-a")
-    Traceback (most recent call last):
-        ...
-    skfedcal.exceptions.SiteRefusalError: labels of this site are not among the ...
+    >>> from skfedcal import FedTempCalibrator, make_federation
+    >>> from skfedcal.federation import (
+    ...     InProcessTransport, RemoteClients, Site, SitePolicy, SiteRows)
+    >>> fed = make_federation(n_clients=3, n_samples=600, n_classes=4, random_state=0)
+    >>> policy = SitePolicy(allow_plain=True, classes=("sick", "well"))
+    >>> site = Site("a", SiteRows(*fed.clients[0]), policy=policy)
+    >>> site.handle("answer", {"run": "r", "round": 0, "request": "{}"}, {})[0]
+    {'refused': "The request has the format None, this site reads 'skfedcal wire 2'..."}
     """
 
 

@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+)
 from skfedcal.algorithms._top_label import confidence_moments, leads
 from skfedcal.data._dataset import FederatedDataset
 
@@ -84,6 +91,10 @@ class AccuracyRoot:
 
     def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
         return {"gap": BlockSpec((5,))}
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return ({"temperature": Field()},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         temperature = float(broadcast["temperature"])

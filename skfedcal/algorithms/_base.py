@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
-from typing import Any, Literal, Protocol, TypeVar
+from math import inf, prod
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,47 @@ class BlockSpec:
             return np.inf
         parts = self.groups if self.norm == "l1" else np.sqrt(self.groups)
         return float(self.clip * parts)
+
+
+class Field(NamedTuple):
+    """What a site accepts as one array of a broadcast.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the array.
+    kind : {'real', 'whole', 'flag'}, default='real'
+        Floating-point numbers, whole numbers or booleans.
+    low, high : float, default=-inf and inf
+        Range of the values, ends included.
+    """
+
+    shape: tuple[int, ...] = ()
+    kind: Literal["real", "whole", "flag"] = "real"
+    low: float = -inf
+    high: float = inf
+
+
+# Arrays of one broadcast by name.
+Form = Mapping[str, Field]
+_DTYPES = {"real": "f", "whole": "iu", "flag": "b"}
+
+
+def n_classes_field(n_classes: int) -> Field:
+    """Array that repeats the number of classes."""
+    return Field((), "whole", n_classes, n_classes)
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Refuse a parameter outside of the range that a site computes for.
+
+    Raises
+    ------
+    ValueError
+        Naming the parameter, the value and the range.
+    """
+    if not low <= value <= high:
+        raise ValueError(f"{name}={value!r} must be between {low:g} and {high:g}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,10 +205,13 @@ class FederatedAlgorithm(Protocol[State]):
     strings: it holds no data, draws no noise and knows no budget. Its state is a frozen
     dataclass of arrays and numbers.
 
-    Two further members are optional: ``shares``, one positive number per round, adding
+    Further members are optional: ``shares``, one positive number per round, adding
     up to 1, divides the budget over rounds where all clients take part in all of them;
     ``n_values(n_classes)`` gives the most numbers of a round where that is not the
-    first. See `round_shares` and `values_per_round`.
+    first; ``forms(n_classes)`` lists the broadcasts that a site accepts, and raises
+    ValueError where the parameters do not fit the number of classes or ask for more
+    work than a site does. See `round_shares`, `values_per_round` and
+    `check_broadcast`.
     """
 
     @property
@@ -218,3 +262,66 @@ def values_per_round(algorithm: FederatedAlgorithm[Any], n_classes: int) -> int:
         return int(n_values(n_classes))
     start = algorithm.broadcast(algorithm.init(n_classes))
     return sum(block.size for block in algorithm.spec(start).values())
+
+
+def broadcast_forms(
+    algorithm: FederatedAlgorithm[Any], n_classes: int
+) -> tuple[Form, ...]:
+    """Broadcasts that a site accepts from this algorithm.
+
+    Where the algorithm does not list them, they have the names, shapes and types of the
+    first one.
+
+    Raises
+    ------
+    ValueError
+        If the parameters of the algorithm do not fit the number of classes.
+    """
+    listed = getattr(algorithm, "forms", None)
+    if listed is not None:
+        return tuple(listed(n_classes))
+    first = algorithm.broadcast(algorithm.init(n_classes))
+    kinds = {code: kind for kind, codes in _DTYPES.items() for code in codes}
+    return (
+        {
+            name: Field(np.shape(array), kinds[np.asarray(array).dtype.kind])  # type: ignore[arg-type]
+            for name, array in first.items()
+        },
+    )
+
+
+def check_broadcast(
+    algorithm: FederatedAlgorithm[Any], broadcast: Arrays, n_classes: int
+) -> None:
+    """Refuse a broadcast that the algorithm would not send.
+
+    Raises
+    ------
+    ValueError
+        Naming the array. The text depends on the broadcast only.
+    """
+    forms = broadcast_forms(algorithm, n_classes)
+    faults = [_broadcast_fault(form, broadcast) for form in forms]
+    if all(faults):
+        # That of the form with the same names, if there is one.
+        named = [i for i, form in enumerate(forms) if set(form) == set(broadcast)]
+        raise ValueError(faults[named[-1]] if named else faults[0])
+
+
+def _broadcast_fault(form: Form, broadcast: Arrays) -> str:
+    if set(form) != set(broadcast):
+        return f"arrays {sorted(broadcast)} instead of {sorted(form)}"
+    for name, field in form.items():
+        array = broadcast[name]
+        if array.shape != field.shape or array.dtype.kind not in _DTYPES[field.kind]:
+            return (
+                f"array {name!r} is {array.dtype} of shape {array.shape} instead of "
+                f"{field.kind} numbers of shape {field.shape}"
+            )
+        if field.kind != "flag" and array.size:
+            low, high = array.min(), array.max()
+            if not (field.low <= low and high <= field.high):
+                return (
+                    f"array {name!r} must be between {field.low:g} and {field.high:g}"
+                )
+    return ""

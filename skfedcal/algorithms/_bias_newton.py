@@ -7,7 +7,14 @@ from math import e, exp, log
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+)
 from skfedcal.algorithms._bias_moments import (
     BIAS_BOUND,
     SoftmaxMoments,
@@ -125,6 +132,17 @@ class BiasTemperatureNewton:
         full = bool(broadcast["started"]) and size - 1 <= MAX_FULL
         n_values = (full_size if full else arrow_size)(size - 1)
         return {"derivatives": BlockSpec((n_points, n_values))}
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        size = n_classes + 1
+        return (
+            {
+                "points": Field((len(START_GRID), size)),
+                "started": Field((), "flag"),
+            },
+            {"points": Field((1, size)), "started": Field((), "flag")},
+        )
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         shape = self.spec(broadcast)["derivatives"].shape

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from skfedcal import _logits
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+)
 from skfedcal.algorithms._bias_moments import BIAS_BOUND
 from skfedcal.algorithms._temperature_private import PrivateState, TemperaturePosterior
 from skfedcal.data._dataset import Block, FederatedDataset
@@ -153,6 +160,13 @@ class BiasTemperaturePosterior:
             "residual": BlockSpec((n_classes + 1,), clip=1.0, weight=_RESIDUAL_WEIGHT),
             "slopes": BlockSpec((2,), clip=1.0, weight=weight),
         }
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        if len(self.prior) not in (0, n_classes):
+            raise ValueError(f"prior has {len(self.prior)} entries of {n_classes}")
+        form = {"log_beta": Field(), "clip": Field(), "bias": Field((n_classes,))}
+        return tuple({**form, "prior": Field((size,))} for size in (0, n_classes))
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         counts = label_counts(clients)

@@ -7,7 +7,14 @@ from typing import Literal
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Form,
+    Sums,
+    n_classes_field,
+)
 from skfedcal.algorithms._class_bins import ClassBins
 from skfedcal.data._dataset import Block, FederatedDataset
 
@@ -88,6 +95,10 @@ class ClassHistograms:
                 ("negative", self.clip_negative),
             )
         }
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return ({"n_classes": n_classes_field(n_classes)},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         count = self._weigh if self.weighted else self._count

@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Form,
+    Sums,
+    n_classes_field,
+)
 from skfedcal.algorithms._class_bins import bin_index, softmax64
 from skfedcal.algorithms._own_rows import kept_rows, packed
 from skfedcal.algorithms._positions import InputType, class_rows
@@ -92,6 +99,10 @@ class ClassResiduals:
         if not self.private:
             return None
         return ROW_NORM * (self.max_examples or 1)
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return ({"n_classes": n_classes_field(n_classes)},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         n_classes = int(broadcast["n_classes"])

@@ -65,6 +65,16 @@ class ClassScoreCounts(ScoreCounts):
         """Negatives and positives of each score."""
         return 2 * self.n_classes if self.scores == "ovr" else 2
 
+    def _check_classes(self, n_classes: int) -> None:
+        """Refuse a number of classes that the tables do not stand for."""
+        if n_classes != self.n_classes or (self.scores == "binary" and n_classes != 2):
+            raise ValueError(
+                f"{self.scores!r} scores of {self.n_classes} classes do not fit "
+                f"{n_classes} classes"
+            )
+        if self.positive not in (0, 1):
+            raise ValueError(f"positive={self.positive} must be 0 or 1")
+
     @property
     def _plain(self) -> bool:
         """Whether every row counts 1."""

@@ -14,7 +14,17 @@ from math import sqrt
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, CellRows, Rows, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    CellRows,
+    Field,
+    Form,
+    Rows,
+    Sums,
+    n_classes_field,
+)
 from skfedcal.data._dataset import FederatedDataset
 
 N_PARTS = 3
@@ -116,6 +126,10 @@ class ClassMoments:
             "first": BlockSpec((2 * N_PARTS, n_classes, size), kind="count"),
             "second": BlockSpec((2 * N_PARTS, *second), kind="count"),
         }
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return ({"n_classes": n_classes_field(n_classes), "scale": Field((), low=0.0)},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:
         scale = float(broadcast["scale"])

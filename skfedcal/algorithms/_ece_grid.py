@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+)
 from skfedcal.algorithms._temperature_search import bin_gaps
 from skfedcal.algorithms._top_label import confidence, leads
 from skfedcal.data._dataset import FederatedDataset
@@ -80,6 +87,10 @@ class EceGrid:
     def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
         n_points = len(broadcast["temperatures"])
         return {"gaps": BlockSpec((n_points, self.n_bins)), "rows": BlockSpec((1,))}
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return tuple({"temperatures": Field((size,))} for size in (_FIRST, _NEXT))
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         temperatures = broadcast["temperatures"]

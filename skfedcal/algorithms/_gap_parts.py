@@ -14,10 +14,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+    check_range,
+)
 from skfedcal.algorithms._gap_curve import GapCurves
 from skfedcal.algorithms._top_label import confidence, leads
 from skfedcal.data._dataset import FederatedDataset
+
+# Most temperatures that a site computes at.
+MAX_POINTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,11 @@ class GapParts:
     def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
         size = 2 * len(broadcast["temperatures"]) - 1
         return answer_spec("parts", size, 1.0, self.full_rows)
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        check_range("n_points", self.n_points, 1, MAX_POINTS)
+        return ({"temperatures": Field((self.n_points,))},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         temperatures = [float(t) for t in broadcast["temperatures"]]

@@ -7,7 +7,15 @@ from typing import Literal
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+    check_range,
+)
 from skfedcal.algorithms._canonical import LabelledRows, labelled
 from skfedcal.algorithms._families import Family, loss_and_slopes
 from skfedcal.algorithms._local_lbfgs import minimise_each
@@ -18,6 +26,10 @@ _BOUND = 50.0
 
 # Entries per block; each is gone through `local_iter` times.
 _CELLS = 1 << 15
+
+
+# Most local steps that a site makes for one answer.
+MAX_LOCAL_STEPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,11 @@ class LocalAverage:
         if self.clip is None:
             blocks["filled"] = BlockSpec((1,), kind="count")
         return blocks
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        check_range("local_iter", self.local_iter, 0, MAX_LOCAL_STEPS)
+        return ({"params": Field((self.family.size(n_classes),))},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         start, filled = broadcast["params"], clients.filled

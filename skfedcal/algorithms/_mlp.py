@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
 from skfedcal import _logits
 from skfedcal.algorithms import _network
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+    check_range,
+)
 from skfedcal.algorithms._canonical import canonical
 from skfedcal.algorithms._families import SMALLEST_SLOPE, UNIT_OFFSET
 from skfedcal.data._dataset import FederatedDataset
@@ -21,6 +30,9 @@ MAX_GRADIENT = 10.0
 # Parameters of the clients that are trained side by side (float64: 4 MB), so that
 # they and their gradients stay in the cache.
 _CHUNK_PARAMS = 1 << 19
+
+# Most work that a site does for one answer.
+MAX_LAYERS, MAX_UNITS, MAX_EPOCHS, MAX_BATCH = 16, 1 << 16, 1_000, 1 << 20
 
 # Public seed of the order in which rows are visited.
 _ORDER_SEED = 20_260
@@ -97,6 +109,16 @@ class MLPAveraging:
         if self.clip is None:
             blocks["filled"] = BlockSpec((1,), kind="count")
         return blocks
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        check_range("len(hidden)", len(self.hidden), 0, MAX_LAYERS)
+        check_range("hidden", min(self.hidden, default=1), 1, MAX_UNITS)
+        check_range("hidden", max(self.hidden, default=1), 1, MAX_UNITS)
+        check_range("epochs", self.epochs, 0, MAX_EPOCHS)
+        check_range("batch_size", self.batch_size, 1, MAX_BATCH)
+        shapes = _network.layer_shapes(n_classes, self.hidden)
+        return ({"params": Field((sum(map(prod, shapes)),))},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         params = broadcast["params"]

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array
+from skfedcal.algorithms._base import (
+    Array,
+    check_range,
+)
 from skfedcal.algorithms._class_scores import ClassScoreCounts, log_odds
 from skfedcal.algorithms._positions import class_rows, place_of_odds
 
@@ -32,6 +35,12 @@ class OneVsRestCounts(ClassScoreCounts):
     def n_tables(self) -> int:  # type: ignore[override]
         """Negatives and positives of each class."""
         return 2 * self.n_classes
+
+    def _check_classes(self, n_classes: int) -> None:
+        """Refuse a number of classes that the tables do not stand for."""
+        if n_classes != self.n_classes:
+            raise ValueError(f"tables of {self.n_classes} classes, not of {n_classes}")
+        check_range("n_others", self.n_others, 0, n_classes)
 
     def placed(self, rows: Array, labels: Array) -> tuple[Array, Array]:
         """Places in [0, 1] of the scores of each row, and the table each is in."""

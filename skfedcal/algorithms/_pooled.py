@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+    n_classes_field,
+)
 from skfedcal.algorithms._canonical import labelled
 from skfedcal.algorithms._curvature import curvature_of
 from skfedcal.algorithms._evidence import ridge_strengths
@@ -126,6 +134,18 @@ class PooledFit:
             size = curvature_of(self.family, n_classes)[0].size(n_classes)
             blocks["curvature"] = BlockSpec((size,))
         return blocks
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return (
+            {"log_beta": Field(_GRID.grid.shape)},
+            {
+                "n_classes": n_classes_field(n_classes),
+                "beta": Field(),
+                "params": Field((self.family.size(n_classes),)),
+                "bend": Field((), "flag"),
+            },
+        )
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         if "log_beta" in broadcast:

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+)
 from skfedcal.algorithms._bias_moments import SoftmaxMoments, gaps
 from skfedcal.algorithms._bias_newton import BiasState, BiasTemperatureNewton
 from skfedcal.algorithms._moments import _row_sums
@@ -99,6 +106,20 @@ class BiasTemperatureResidual:
         if broadcast["phase"] == _RESIDUALS:
             return {"cells": BlockSpec((3, len(broadcast["point"]) - 1, N_BINS))}
         return {"losses": BlockSpec((len(STRENGTHS),))}
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        point, table = Field((n_classes + 1,)), Field((n_classes, N_BINS))
+
+        def phase(index: int) -> Form:
+            return {"phase": Field((), "whole", index, index)}
+
+        steps = self._newton.forms(n_classes)
+        return (
+            *({**form, **phase(_STEPS)} for form in steps),
+            {"point": point, **phase(_RESIDUALS)},
+            {"point": point, "table": table, **phase(_CHECK)},
+        )
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         if broadcast["phase"] == _STEPS:

@@ -12,8 +12,11 @@ from skfedcal.algorithms._base import (
     Arrays,
     BlockSpec,
     CellRows,
+    Field,
+    Form,
     Rows,
     Sums,
+    check_range,
 )
 from skfedcal.algorithms._own_rows import kept_rows, packed, row_weights
 from skfedcal.data._dataset import BLOCK_CELLS, FederatedDataset
@@ -22,6 +25,10 @@ from skfedcal.data._dataset import BLOCK_CELLS, FederatedDataset
 LAW_FIELDS = ("kind", "variance", "p", "q", "n_reports", "domain")
 # Codes of the first column; those of randomised reports say how bits depend.
 LAW_KINDS = ("exact", "additive", "unary", "grr", "subset")
+
+
+# Deepest level of buckets.
+MAX_LEVEL = 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,20 @@ class ScoreCounts:
         """Give the most numbers of a round."""
         sizes = [self.n_tables * 2**bits for bits in self.levels]
         return max(sizes) if self.by_round else sum(sizes)
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts; two classes, or tables, fit."""
+        self._check_classes(n_classes)
+        for bits in self.levels:
+            check_range("levels", bits, 0, MAX_LEVEL)
+        if not self.levels or list(self.levels) != sorted(set(self.levels)):
+            raise ValueError(f"levels={self.levels!r} must increase")
+        return ({"round": Field((), "whole", 0, 2**31)},)
+
+    def _check_classes(self, n_classes: int) -> None:
+        """Refuse a number of classes that the tables do not stand for."""
+        if n_classes != 2:
+            raise ValueError(f"scores of two classes are counted, not of {n_classes}")
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:
         owner, cell, weight = self.entries(clients)

@@ -7,7 +7,14 @@ from math import exp, factorial, log, log1p, sqrt
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+)
 from skfedcal.algorithms._moments import LossDerivatives
 from skfedcal.data._dataset import FederatedDataset
 
@@ -108,6 +115,16 @@ class TemperatureNewton:
             "slopes": BlockSpec((_ORDER,)),
             "sizes": BlockSpec((2,), kind="count"),
         }
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return (
+            {
+                "beta": Field(),
+                "stage": Field((), "whole", 1, _SAMPLE),
+                "precise": Field((), "flag"),
+            },
+        )
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         beta, stage = float(broadcast["beta"]), int(broadcast["stage"])

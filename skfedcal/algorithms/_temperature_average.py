@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+)
 from skfedcal.algorithms._moments import LossDerivatives
 from skfedcal.data._dataset import FederatedDataset
 
@@ -84,6 +91,10 @@ class TemperatureAverage:
         if self.clip is None:
             blocks["filled"] = BlockSpec((1,), kind="count")
         return blocks
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return ({"temperature": Field()},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         own, filled = local_temperatures(clients), clients.filled

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+)
 from skfedcal.algorithms._moments import LossDerivatives
 from skfedcal.data._dataset import FederatedDataset
 
@@ -73,6 +80,10 @@ class TemperatureGrid:
 
     def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
         return {"slopes": BlockSpec((self.n_points, self._order), clip=self.clip)}
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return ({"log_beta": Field((self.n_points,))},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         out = np.zeros((len(clients), self.n_points, self._order))

@@ -7,7 +7,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+)
 from skfedcal.algorithms._moments import LossDerivatives
 from skfedcal.data._dataset import FederatedDataset
 
@@ -120,6 +127,10 @@ class TemperaturePosterior:
 
     def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
         return {"slopes": BlockSpec((2,), clip=1.0)}
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return ({"log_beta": Field(), "clip": Field()},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         beta = np.exp(float(broadcast["log_beta"]))

@@ -12,7 +12,14 @@ from typing import Literal
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
+from skfedcal.algorithms._base import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+)
 from skfedcal.algorithms._class_bins import bin_index
 from skfedcal.algorithms._gap_curve import GapCurves
 from skfedcal.algorithms._gap_parts import answer_spec, answer_units, client_answer
@@ -118,6 +125,10 @@ class TemperatureSearch:
         size = self.n_bins if self.objective == "ece" else 1
         clip = self.loss_clip if self.objective == "nll" else 1.0
         return answer_spec("value", size, clip, self.full_rows)
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return ({"temperature": Field()},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         temperature = float(broadcast["temperature"])

@@ -12,6 +12,7 @@ from skfedcal.algorithms._base import (
     Arrays,
     BlockSpec,
     CellRows,
+    Form,
     Rows,
     Sums,
 )
@@ -66,6 +67,10 @@ class TopBinCounts:
             norm="l1",
         )
         return {"cells": block}
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return ({},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:
         n_rows, shape = len(clients), (2, self.n_bins)

@@ -10,7 +10,14 @@ import numpy as np
 from skfedcal import _logits
 from skfedcal.exceptions import LogitsWarning
 
-__all__ = ["INPUT_TYPES", "check_finite", "check_given", "check_proba", "to_logits"]
+__all__ = [
+    "INPUT_TYPES",
+    "check_finite",
+    "check_given",
+    "check_proba",
+    "to_logits",
+    "usable_rows",
+]
 
 INPUT_TYPES = ("logits", "log_proba", "proba")
 
@@ -27,6 +34,31 @@ def check_finite(X):
     bad = np.isnan(low) or np.isnan(high) or np.isposinf(high)
     if bad or (np.isneginf(low) and not np.isfinite(_logits.row_max(X)).all()):
         raise ValueError("Input X contains NaN, +inf, or a row of only -inf.")
+
+
+def usable_rows(X, n_classes, *, input_type):
+    """Which rows are scores of the kind that `input_type` names.
+
+    All of them exactly where `check_finite` and `to_logits` (or `check_given`) accept
+    `X`. For sites, where one row must not decide over the others.
+    """
+    X = np.asarray(X)
+    with np.errstate(all="ignore"):
+        top = X.max(axis=1, initial=-np.inf)
+        usable = ~np.isnan(X).any(axis=1) & np.isfinite(top)
+        if input_type == "proba" and X.shape[1] == n_classes - 1 == 1:
+            return usable & (X[:, 0] >= 0) & (X[:, 0] <= 1)
+        if input_type == "proba":
+            if X.shape[1] == n_classes - 1:
+                X = np.hstack([1 - X.sum(axis=1, keepdims=True), X])
+            near = np.abs(X.sum(axis=1) - 1) <= _SUM_TOLERANCE
+            return usable & (X >= 0).all(axis=1) & near
+        if input_type == "log_proba":
+            if X.shape[1] != n_classes:
+                return np.zeros(len(X), dtype=bool)
+            near = np.abs(np.exp(X).sum(axis=1) - 1) <= _SUM_TOLERANCE
+            return usable & (top <= _SUM_TOLERANCE) & near
+    return usable
 
 
 def to_logits(X, n_classes, *, input_type, warn=False, stacklevel=5):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from skfedcal.federation._roster import Roster, SiteKey
     from skfedcal.federation._run import RoundRecord
     from skfedcal.federation._runner import FederatedRunner
+    from skfedcal.federation._self_test import find_faulty_sites
     from skfedcal.federation._site import Site
     from skfedcal.federation._tree import Aggregators, TreeBackend
 
@@ -42,6 +43,7 @@ __all__ = [
     "SiteRows",
     "Transport",
     "TreeBackend",
+    "find_faulty_sites",
     "make_client_app",
     "respond",
 ]
@@ -61,6 +63,7 @@ __getattr__, __dir__, _names = attach(
         "_roster": ["Roster", "SiteKey"],
         "_run": ["RoundRecord"],
         "_runner": ["FederatedRunner"],
+        "_self_test": ["find_faulty_sites"],
         "_site": ["Site"],
         "_tree": ["Aggregators", "TreeBackend"],
     },

@@ -6,7 +6,7 @@ numpy only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from skfedcal.privacy._events import PrivacyEvent
     from skfedcal.privacy._randomizers import Randomizer
     from skfedcal.privacy._streams import ClientStreams, Positions
+
+# Told of an error and of how many units it concerns.
+OnFailure = Callable[[Exception, int], None]
 
 # Numbers of one chunk of clients before they are summed (float64: 2 MB, and 6 MB as
 # limbs): beyond the cache, time per client would grow with their number.
@@ -54,8 +57,11 @@ class Request:
         for it: a smaller sum would show more than was paid for.
     round_index : int, default=0
         Number of the round.
-    n_clients, n_units : int, default=0
-        Most clients, and most clients or rows, of a sum; 0: the engine knows.
+    n_clients : int, default=0
+        Most clients of a sum; 0: the engine knows.
+    n_units : int, default=0
+        Clients, or rows, of all clients together as far as the server knows; 0: it
+        does not. It stays with the server.
     reading : Reading, default=None
         What the rows of sites mean; None where they are ready for the algorithm.
     claim : PrivacyEvent, default=None
@@ -64,6 +70,8 @@ class Request:
         Name of the run, the same when it is taken up again.
     max_colluders : int, default=0
         Clients of a sum that may tell the server what they know.
+    simulated : bool, default=False
+        Whether the server draws its noise from a seed, so that nothing is protected.
 
     Examples
     --------
@@ -97,6 +105,7 @@ class Request:
     claim: PrivacyEvent | None = None
     run: str = ""
     max_colluders: int = 0
+    simulated: bool = False
 
     @property
     def n_bytes(self) -> int:
@@ -169,7 +178,11 @@ class PartialSum:
 
 
 def respond(
-    request: Request, clients: FederatedDataset, positions: Positions | None = None
+    request: Request,
+    clients: FederatedDataset,
+    positions: Positions | None = None,
+    *,
+    on_failure: OnFailure | None = None,
 ) -> PartialSum:
     """Encode, and randomise if asked to, what each client sends and add it up.
 
@@ -181,6 +194,10 @@ def respond(
         One client at a site, or many in a simulation.
     positions : ndarray of int, default=None
         Places of the clients among all of them; needed where clients draw seeded words.
+    on_failure : callable, default=None
+        ``on_failure(error, n_units)`` is told of units that cannot be computed, and
+        these send zeros; None raises the error. For sites: what others see must not
+        depend on whether rows can be computed with.
 
     Examples
     --------
@@ -212,16 +229,55 @@ def respond(
     while start < len(units):
         stop = min(start + chunk, len(units))
         part = units if stop - start == len(units) else units.slice(start, stop)
-        encoded = _encoded(request, part)
-        if request.randomizer is None or streams is None:
-            _add(total, {name: add_up(rows) for name, rows in encoded.items()})
-        else:
-            whose = streams if request.unit == "example" else streams.part(start, stop)
-            _add(total, request.randomizer.reports(encoded, whose))
+        whose = streams
+        if streams is not None and request.unit == "client":
+            whose = streams.part(start, stop)
+        encoded = _answered(request, part, whose, total, on_failure)
         if all(isinstance(rows, CellRows) for rows in encoded.values()):
             chunk = max(chunk, _CHUNK_SPARSE)
         start = stop
     return PartialSum(total, len(clients), len(units))
+
+
+def _answered(
+    request: Request,
+    part: FederatedDataset,
+    streams: ClientStreams | None,
+    total: dict[str, Integers],
+    on_failure: OnFailure | None,
+) -> dict[str, Encoded]:
+    """Add what some units send to `total`; return their encoded rows."""
+    if on_failure is None:
+        encoded = _encoded(request, part)
+        _add(total, _reported(request, encoded, streams))
+        return encoded
+    try:
+        encoded = _encoded(request, part)
+        sent = _reported(request, encoded, streams)
+    except Exception as error:
+        if request.unit == "example" and len(part) > 1:
+            # Other rows must not be lost with one: each is protected on its own.
+            middle = len(part) // 2
+            for half in (part.slice(0, middle), part.slice(middle, len(part))):
+                encoded = _answered(request, half, streams, total, on_failure)
+            return encoded
+        on_failure(error, len(part))
+        encoded = {
+            name: np.zeros((len(part), code.n_limbs, code.spec.size), dtype=np.int64)
+            for name, code in request.codec.blocks.items()
+        }
+        sent = _reported(request, encoded, streams)
+    _add(total, sent)
+    return encoded
+
+
+def _reported(
+    request: Request, encoded: Mapping[str, Encoded], streams: ClientStreams | None
+) -> Mapping[str, Integers]:
+    """Sum of what units send in place of their encoded rows."""
+    if request.randomizer is None or streams is None:
+        return {name: add_up(rows) for name, rows in encoded.items()}
+    return request.randomizer.reports(encoded, streams)
 
 
 def _encoded(request: Request, part: FederatedDataset) -> dict[str, Encoded]:

@@ -267,9 +267,9 @@ def handle_packed(
     try:
         message, arrays = unpack(content)
         kind, token = str(message.pop("kind")), str(message.pop("token"))
-        site = site_from_config(config, load=load, state=state, kind=kind)
+        site = site_from_config(config, load=load, state=state)
     except Exception as error:
-        # The text may tell of files and rows; it is for the site.
+        # The text may tell of files; it is for the site. Rows are loaded later.
         _log.exception("the site cannot answer")
         text = f"it is not set up to answer ({type(error).__name__}; see its log)"
         return {"refused": text, "token": token}, {}, state

@@ -12,7 +12,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from skfedcal._params import check_flag
-from skfedcal.exceptions import FaultyClientWarning, NotEnoughClientsError
+from skfedcal.exceptions import (
+    FaultyClientWarning,
+    FaultySumError,
+    NotEnoughClientsError,
+)
 from skfedcal.federation._backends import Positions, check_engine
 from skfedcal.federation._endpoint import PartialSum, Request
 from skfedcal.federation._wire import request_hash, write_request
@@ -144,6 +148,8 @@ class MessageBackend:
         ------
         NotEnoughClientsError
             If too few are left; it says who is missing. Nothing was opened.
+        FaultySumError
+            If a masked sum is out of bounds: a site did not send what it was asked.
         """
         names = list(self.ids())
         asked = {names[i]: int(i) for i in cohort}
@@ -155,7 +161,7 @@ class MessageBackend:
                 "FederatedRunner(secure=True)."
             )
         request = replace(request, n_clients=max(request.n_clients, len(names)))
-        words = request_words(request)
+        words = request_words(request, masked=self.secure)
         self.faults = {}
         index, self._n_sums = self._n_sums, self._n_sums + 1
         exchange = _Exchange(self, request, asked, {"run": self._run, "round": index})
@@ -189,7 +195,13 @@ class MessageBackend:
                 continue
             add_words(total, arrays)
             n_clients += n_in
-        return words.decode(total, n_clients)
+        answer = words.decode(total, n_clients)
+        if exchange.request.unit != "example":
+            return answer
+        # Sites do not show their numbers of rows: the public total, of those who
+        # answered.
+        share = n_clients / max(exchange.request.n_clients, 1)
+        return replace(answer, n_units=round(exchange.request.n_units * share))
 
     def _masked(self, exchange: _Exchange, words: WordPlan) -> PartialSum:
         from skfedcal.federation._mask_plan import plan_masks
@@ -225,6 +237,16 @@ class MessageBackend:
             inside=inside,
         )
         self.faults |= {names[i]: text for i, text in found.faults.items()}
+        fault = words.fault(found.words, len(found.clients))
+        if fault:
+            raise FaultySumError(
+                f"The masked sum of round {exchange.request.round_index} over "
+                f"{len(found.clients)} sites cannot be a sum of honest answers (it "
+                f"{fault}): at least one site is faulty or dishonest. Nothing of this "
+                "round is released; what was paid stays paid. "
+                "skfedcal.federation.find_faulty_sites names the site without a look "
+                "at any rows."
+            )
         return words.decode(found.words, len(found.clients))
 
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from skfedcal.federation._policy import SitePolicy
 from skfedcal.federation._reading import SiteRows
@@ -31,8 +30,6 @@ ENVIRONMENT = "SKFEDCAL_SITE_CONFIG"
 # Keys that are no conditions of a policy. The last two are set by a simulation.
 _OWN = ("site-config", "data-path", "client-id", "site-key", "roster", "ledger",
         "max-eps", "max-delta", "partition-id", "num-partitions")  # fmt: skip
-# Messages that are answered without a look at the rows.
-_WITHOUT_ROWS = ("keys", "shares", "unmask")
 
 
 def site_from_config(
@@ -40,7 +37,6 @@ def site_from_config(
     *,
     load: Load | None = None,
     state: Mapping[str, Any] | None = None,
-    kind: str = "hello",
 ) -> Site:
     """Site as its node is configured.
 
@@ -53,11 +49,10 @@ def site_from_config(
         site has answered, with ``max-eps`` and ``max-delta`` as its limits; beside it
         ``noise`` must be given. All others are conditions of `SitePolicy`.
     load : callable, default=None
-        ``load(config)`` gives the rows; None reads ``data-path``.
+        ``load(config)`` gives the rows, when a request needs them; None reads
+        ``data-path``.
     state : mapping, default=None
         What an earlier message left behind.
-    kind : str, default='hello'
-        Message that will be handled; rows are loaded only if it needs them.
 
     Returns
     -------
@@ -71,12 +66,13 @@ def site_from_config(
     config = whole_config(config)
     name = client_name(config)
     key, roster = _identity(config, name)
-    rows = SiteRows(np.zeros((0, 1)), np.zeros(0))
-    if kind not in _WITHOUT_ROWS:
-        rows = (load or _load_file)(config)
+    if load is None:
+        _check_file(config)
     return Site(
         name,
-        rows,
+        # Loaded after a request is admitted and paid: whether that succeeds depends on
+        # the file, and is for the site alone.
+        partial(load or _load_file, config),
         policy=site_policy(config),
         site_key=key,
         roster=roster,
@@ -114,9 +110,15 @@ def site_policy(config: Config) -> SitePolicy:
     return SitePolicy.from_config({k: v for k, v in config.items() if k not in _OWN})
 
 
-def _load_file(config: Config) -> SiteRows:
+def _check_file(config: Config) -> None:
+    """Refuse a site without a file; what is in it is looked at later."""
     if "data-path" not in config:
         raise ValueError("The site has no data-path: pass its file.")
+    if not Path(str(config["data-path"])).is_file():
+        raise FileNotFoundError(f"data-path={config['data-path']!r} is not a file.")
+
+
+def _load_file(config: Config) -> SiteRows:
     return SiteRows.load(str(config["data-path"]))
 
 
@@ -154,4 +156,5 @@ def _ledger(config: Config) -> PrivacyLedger | None:
             "them beside the budget."
         )
     budget = float(config["max-eps"]), float(config["max-delta"])
-    return SiteLedger(str(config["ledger"]), budget=budget)
+    # Noise that the server draws from a seed is booked as a simulation, and paid.
+    return SiteLedger(str(config["ledger"]), budget=budget, require_secure=False)

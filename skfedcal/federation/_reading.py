@@ -1,16 +1,16 @@
 """How a site turns the scores and labels of its file into what an algorithm sees.
 
-A request says which label each column stands for; the site maps its own labels. Its
-texts of refusal go to the server, so that they hold nothing of the rows. Needs numpy
-only.
+A request says which label each column stands for; the site maps its own labels. Rows
+that do not fit the request are left out: they send zeros, and only the site itself is
+told. Needs numpy only.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,12 @@ from numpy.typing import NDArray
 from skfedcal.data._arrays import read_array
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.data._npz import read_npz
-from skfedcal.data._to_logits import check_finite, check_given, to_logits
-from skfedcal.exceptions import SiteRefusalError
+from skfedcal.data._to_logits import (
+    check_finite,
+    check_given,
+    to_logits,
+    usable_rows,
+)
 
 Array = NDArray[Any]
 Label = str | int | float | bool
@@ -109,6 +113,19 @@ class SiteRows:
         return cls(arrays[names[0]], arrays["labels"], kind)
 
 
+class OwnRows(NamedTuple):
+    """Rows of a site as an algorithm sees them.
+
+    `n_rows` counts all rows of the site, those that do not fit included: a row that
+    does not fit sends zeros, as under zero-out adjacency, and is counted. `unfit`
+    counts these by reason, for the log of the site.
+    """
+
+    clients: FederatedDataset
+    n_rows: int
+    unfit: Mapping[str, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Public agreement on what the rows of all sites mean.
@@ -142,7 +159,9 @@ class Reading:
     def __post_init__(self) -> None:
         for name in ("input_type", "rows"):
             if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name}={getattr(self, name)!r} is no word.")
+                raise ValueError(
+                    f"{name} must be a string, got {getattr(self, name)!r}."
+                )
         if not isinstance(self.classes, tuple) or not all(
             isinstance(label, (str, int, float)) for label in self.classes
         ):
@@ -168,65 +187,91 @@ class Reading:
             )
 
     def dataset(self, own: SiteRows, name: Hashable) -> FederatedDataset:
-        """Rows of one site as an algorithm sees them.
+        """Rows of one site that fit the agreement, as an algorithm sees them.
 
-        Raises
-        ------
-        SiteRefusalError
-            If they are not what the agreement says.
+        Never raises for what is in the rows: see `read` for what does not fit.
         """
-        n_classes = len(self.classes)
-        width = self.n_columns or n_classes
-        if own.scores.shape[1] != width:
-            raise SiteRefusalError(
-                f"the request reads {width} columns, this site has "
-                f"{own.scores.shape[1]}"
-            )
-        asked = "features" if self.rows == "features" else self.input_type
+        return self.read(own, name).clients
+
+    def read(self, own: SiteRows, name: Hashable) -> OwnRows:
+        """Rows of one site that fit the agreement, and why others do not."""
+        unfit = self._unfit_file(own)
+        if unfit:
+            return OwnRows(self._empty(name), len(own), {unfit: len(own)})
+        columns, known = self._columns(own.labels)
+        scores, usable = self._usable(own.scores)
+        keep = known & usable
+        found = {
+            "label is not one of the classes": int((~known).sum()),
+            f"scores are not {self._asked!r}": int((~usable & known).sum()),
+        }
+        if not keep.all():
+            columns = columns[keep]
+            scores, usable = self._usable(own.scores[keep])
+        if not len(columns) or not usable.all():
+            return OwnRows(self._empty(name), len(own), found)
+        ends = np.array([0, len(columns)])
+        clients = FederatedDataset(scores, columns, ends, [name], len(self.classes))
+        return OwnRows(clients, len(own), found)
+
+    @property
+    def _asked(self) -> str:
+        return "features" if self.rows == "features" else self.input_type
+
+    @property
+    def _width(self) -> int:
+        return self.n_columns or len(self.classes)
+
+    def _empty(self, name: Hashable) -> FederatedDataset:
+        """Client without rows."""
+        width = len(self.classes) if self.rows == "logits" else self._width
+        rows, labels = np.zeros((0, width)), np.zeros(0, dtype=np.int16)
+        return FederatedDataset(
+            rows, labels, np.array([0, 0]), [name], len(self.classes)
+        )
+
+    def _unfit_file(self, own: SiteRows) -> str:
+        """Why no row of the file fits; empty if rows may."""
+        if own.scores.shape[1] != self._width:
+            return f"{own.scores.shape[1]} columns instead of {self._width}"
         # Logarithms of probabilities are logits.
-        if own.kind not in ("scores", "logits" if asked == "log_proba" else asked):
-            raise SiteRefusalError(
-                f"the request reads {asked!r}, this site has {own.kind!r}"
-            )
-        labels = self._columns(own.labels)
-        try:
-            rows = self._seen(own.scores)
-        except ValueError as error:
-            # The text may tell of values.
-            raise SiteRefusalError(f"rows of this site are no {asked!r}") from error
-        ends = np.array([0, len(rows)])
-        return FederatedDataset(rows, labels, ends, [name], n_classes)
+        as_stored = "logits" if self._asked == "log_proba" else self._asked
+        if own.kind not in ("scores", as_stored):
+            return f"the file holds {own.kind!r}, the request reads {self._asked!r}"
+        text = isinstance(self.classes[0], str)
+        if (own.labels.dtype.kind == "U") != text and len(own):
+            return "labels are of another type than the classes"
+        return ""
 
-    def _seen(self, scores: Array) -> Array:
-        n_classes, given = len(self.classes), self.rows == "given"
+    def _usable(self, scores: Array) -> tuple[Array, Array]:
+        """Scores as the algorithm sees them, and which rows are usable.
+
+        The scores are valid only where all rows are usable.
+        """
+        every = np.ones(len(scores), dtype=bool)
         if not len(scores):
-            width = n_classes if self.rows == "logits" else scores.shape[1]
-            return np.zeros((0, width))
+            return scores, every
         if self.rows == "features":
-            if not np.isfinite(scores).all():
-                raise ValueError("Features contain NaN or infinity.")
-            return scores
-        check_finite(scores)
-        if given:
-            check_given(scores, n_classes, input_type=self.input_type)
-            return scores
-        out: Array = to_logits(scores, n_classes, input_type=self.input_type)
-        return out
+            finite: Array = np.isfinite(scores).all(axis=1)
+            return scores, finite
+        n_classes = len(self.classes)
+        try:
+            check_finite(scores)
+            if self.rows == "given":
+                check_given(scores, n_classes, input_type=self.input_type)
+                return scores, every
+            return to_logits(scores, n_classes, input_type=self.input_type), every
+        except ValueError:
+            return scores, usable_rows(scores, n_classes, input_type=self.input_type)
 
-    def _columns(self, labels: Array) -> Array:
-        """Column of each label."""
+    def _columns(self, labels: Array) -> tuple[Array, Array]:
+        """Column of each label, and whether it has one."""
         known = np.asarray(self.classes)
-        if (labels.dtype.kind == "U") != (known.dtype.kind == "U"):
-            raise SiteRefusalError(
-                "labels of this site are of another type than the classes"
-            )
         order = np.argsort(known, kind="stable")
         place = np.searchsorted(known[order], labels)
         columns = order[np.minimum(place, len(order) - 1)]
-        if not (known[columns] == labels).all():
-            raise SiteRefusalError("labels of this site are not among the classes")
         small = np.int16 if len(known) < 2**15 else np.int32
-        return columns.astype(small)
+        return columns.astype(small), known[columns] == labels
 
 
 def _kind(label: Label) -> str:

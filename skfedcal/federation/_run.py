@@ -45,7 +45,7 @@ class RoundRecord:
     >>> fed = make_federation(n_clients=50, n_samples=1000, random_state=0)
     >>> record = FedTempCalibrator(eps=1.0, random_state=0).fit(fed.clients).history_[0]
     >>> record.round, record.n_clients, record.bytes_up, sorted(record.total)
-    (0, 50, 8, ['slopes'])
+    (0, 50, 16, ['slopes'])
     """
 
     round: int

@@ -195,7 +195,7 @@ class FederatedRunner(FrozenParams):
         codec = mechanism.codec(algorithm.spec(algorithm.broadcast(state)))
         n_rows = getattr(clients, "n_rows", 0) if mechanism.unit == "example" else 0
         asking = partial(self._request, algorithm, mechanism, schedule, n_rows)
-        request_words(asking(algorithm.broadcast(state), codec, 0))
+        request_words(asking(algorithm.broadcast(state), codec, 0), masked=self.secure)
         if self.checkpoint is not None and mechanism.randomizer(codec, 0) is not None:
             # Clients that are asked again draw again: the server has then seen two
             # answers, and one is paid.
@@ -263,6 +263,7 @@ class FederatedRunner(FrozenParams):
             n_units=n_rows,
             claim=mechanism.event,
             max_colluders=mechanism.max_colluders,
+            simulated=mechanism.report().seeded,
         )
 
     def _round(
@@ -300,7 +301,7 @@ class FederatedRunner(FrozenParams):
             index,
             schedule.size if secret else answer.n_clients,
             len(cohorts),
-            request_words(request).n_bytes,
+            request_words(request, masked=self.secure).n_bytes,
             request.n_bytes,
             time.perf_counter() - started if timed else nan,
             answer.client_seconds if timed else nan,

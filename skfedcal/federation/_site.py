@@ -1,15 +1,18 @@
 """One site: everything that leaves it goes through `Site.handle`.
 
-It reads a request, checks it against what the algorithm announces and against its own
-policy, pays, computes on its own rows, and sends words: masked, or plain where its
-policy allows that. Needs numpy, and `cryptography` for masks.
+It admits a request (`_admission`), pays, computes on its own rows, and sends words:
+masked, or plain where its policy allows that. Before rows are touched a request may be
+refused, for reasons that do not depend on them. From then on nothing can fail visibly:
+rows that cannot be computed with send zeros, and only the log of the site says so.
+Needs numpy, and `cryptography` for masks.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,13 +24,19 @@ from skfedcal.exceptions import (
     SecureAggregationError,
     SiteRefusalError,
 )
+from skfedcal.federation._admission import (
+    Admitted,
+    admit,
+    check_terms,
+    run_and_round,
+    seeded,
+)
 from skfedcal.federation._endpoint import Request, respond
 from skfedcal.federation._plain import WireError
-from skfedcal.federation._policy import Cost, SitePolicy
-from skfedcal.federation._reading import SiteRows
+from skfedcal.federation._policy import SitePolicy
+from skfedcal.federation._reading import OwnRows, SiteRows
 from skfedcal.federation._wire import FORMAT, read_request, request_hash
-from skfedcal.federation._words import Words, request_words
-from skfedcal.privacy._randomizers import LocalReports, OneHotRows
+from skfedcal.federation._words import Words
 
 if TYPE_CHECKING:
     from skfedcal.federation._masking_client import MaskingClient
@@ -51,9 +60,10 @@ class Site:
     ----------
     name : hashable
         Name of the site, the same in all runs; a string in a deployment.
-    rows : SiteRows or FederatedDataset
-        Its scores and labels; or, in a simulation, one client whose rows are ready for
-        the algorithm.
+    rows : SiteRows, FederatedDataset or callable
+        Its scores and labels; or a function that loads them, which is called once, when
+        they are needed; or, in a simulation, one client whose rows are ready for the
+        algorithm.
     policy : SitePolicy, default=None
         Conditions under which it answers; None is ``SitePolicy()``.
     site_key : SiteKey, default=None
@@ -83,7 +93,7 @@ class Site:
     def __init__(
         self,
         name: Hashable,
-        rows: SiteRows | FederatedDataset,
+        rows: SiteRows | FederatedDataset | Callable[[], SiteRows],
         *,
         policy: SitePolicy | None = None,
         site_key: SiteKey | None = None,
@@ -116,8 +126,8 @@ class Site:
         Returns
         -------
         message, arrays : dict
-            The reply. A refusal is ``{'refused': text}``; the text holds nothing of the
-            rows.
+            The reply. A refusal is ``{'refused': text}``; whether there is one, and its
+            text, does not depend on the rows.
         """
         try:
             if kind == "hello":
@@ -134,7 +144,7 @@ class Site:
             _log.warning("refused %r: %s", kind, error)
             return {"refused": "its budget does not cover the answer"}, {}
         except Exception as error:
-            # The text of an unforeseen error may hold values of rows.
+            # Raised before rows are touched, by a message that is not understood.
             _log.exception("failed at %r", kind)
             name = type(error).__name__
             return {"refused": f"it could not answer {kind!r} ({name})"}, {}
@@ -143,10 +153,8 @@ class Site:
         return {"name": str(self.name), "format": FORMAT, "version": __version__}
 
     def _plain(self, message: Message, arrays: Mapping[str, Any]) -> Reply:
-        request = read_request(message.get("request"), arrays)
-        cost = self.policy.check(request, masked=False)
-        check_codec(request)
-        run, index = _run_and_round(message)
+        admitted = self._admit(message.get("request"), message, arrays, masked=False)
+        run, index = admitted.run, admitted.round_index
         runs = self.state.get("plain_runs", ())
         seen = dict(zip(runs, self.state.get("plain_rounds", ()), strict=True))
         if index <= seen.get(run, -1):
@@ -154,7 +162,26 @@ class Site:
         # Before anything is computed: a message that fails is not tried again.
         seen[run] = index
         self.state |= {"plain_runs": list(seen), "plain_rounds": list(seen.values())}
-        return {"run": run, "round": index}, self._words(request, cost, message)
+        self._pay(admitted)
+        return {"run": run, "round": index}, self._words(admitted)
+
+    def _admit(
+        self, text: Any, message: Message, arrays: Mapping[str, Any], *, masked: bool
+    ) -> Admitted:
+        return admit(
+            text,
+            message,
+            arrays,
+            policy=self.policy,
+            n_classes=self._n_classes,
+            masked=masked,
+        )
+
+    @property
+    def _n_classes(self) -> int | None:
+        """Classes of rows that are ready for the algorithm."""
+        ready = isinstance(self._rows, FederatedDataset)
+        return self._rows.n_classes if ready else None  # type: ignore[union-attr]
 
     def _masked(self, kind: str, message: Message, arrays: Mapping[str, Any]) -> Reply:
         own = {name: self.state[name] for name in _OWN if name in self.state}
@@ -193,8 +220,9 @@ class Site:
         """Text of the request of a round, refused before keys are made."""
         from skfedcal.federation._mask_plan import MaskPlan
 
+        run_and_round(message)
         request = read_request(message.get("request"))
-        self.policy.check(request, masked=True)
+        check_terms(request, self.policy, self._n_classes, masked=True)
         plan = MaskPlan.from_message(message)
         self.policy.check_masks(plan)
         if self._roster is not None and plan.n_clients > len(self._roster.sites):
@@ -220,93 +248,98 @@ class Site:
     ) -> Words:
         if "request" not in own:
             raise SiteRefusalError("no round is under way")
-        request = read_request(own["request"], arrays)
-        cost = self.policy.check(request, masked=True)
-        check_codec(request)
-        return client.masked(
-            message, lambda: self._words(request, cost, message), request.n_min
-        )
+        admitted = self._admit(own["request"], message, arrays, masked=True)
 
-    def _words(self, request: Request, cost: Cost, message: Message) -> Words:
-        """Pay, then compute: noise that was drawn is never given away for nothing."""
-        rows = self._clients(request)
-        plan = request_words(request)
+        def answer() -> Words:
+            # Noise that was drawn is never given away for nothing.
+            self._pay(admitted)
+            return self._words(admitted)
+
+        return client.masked(message, answer, admitted.request.n_min)
+
+    def _words(self, admitted: Admitted) -> Words:
+        """Words of the answer. Touches rows: never raises, whatever they are."""
+        request = admitted.request
+        own = self._own_rows(request)
         position = None
-        if request.entropy is not None:
-            position = np.array([int(message["position"])])
-        self._pay(request, cost, message)
-        answer = respond(request, rows, position)
-        return plan.encode(answer)
+        if admitted.position is not None:
+            position = np.array([admitted.position])
+        try:
+            answer = respond(request, own.clients, position, on_failure=_note_failure)
+        except Exception as error:
+            _note_failure(error, len(own.clients))
+            empty = replace(own.clients, offsets=np.zeros(2, dtype=np.int64))
+            answer = respond(request, empty, position, on_failure=_note_failure)
+        if request.unit == "example":
+            # Rows that do not fit send zeros, and are counted.
+            answer = replace(answer, n_units=own.n_rows)
+        return admitted.words.encode(answer)
 
-    def _clients(self, request: Request) -> FederatedDataset:
+    def _own_rows(self, request: Request) -> OwnRows:
+        """Rows that fit the request; none where they cannot be read at all."""
+        reading, n_rows = request.reading, 0
+        nothing = SiteRows(np.zeros((0, 1)), np.zeros(0))
         if isinstance(self._rows, FederatedDataset):
-            if request.reading is not None:
-                raise SiteRefusalError("its rows are ready, and cannot be read anew")
-            return self._rows
-        if request.reading is None:
-            raise SiteRefusalError("the request does not say what rows and labels mean")
-        return request.reading.dataset(self._rows, self.name)
+            return OwnRows(self._rows, self._rows.n_rows, {})
+        assert reading is not None
+        if not getattr(request.algorithm, "reads_rows", True):
+            return reading.read(nothing, self.name)
+        try:
+            if callable(self._rows):
+                self._rows = self._rows()
+            n_rows = len(self._rows)
+            own = reading.read(self._rows, self.name)
+        except Exception as error:
+            _note_failure(error, n_rows)
+            return reading.read(nothing, self.name)._replace(n_rows=n_rows)
+        for why, count in own.unfit.items():
+            if count:
+                _log.warning(
+                    "%d of %d rows do not fit the request and count as zero: %s",
+                    count,
+                    own.n_rows,
+                    why,
+                )
+        return own
 
-    def _pay(self, request: Request, cost: Cost, message: Message) -> None:
+    def _pay(self, admitted: Admitted) -> None:
+        request, cost = admitted.request, admitted.cost
         if self._ledger is None or cost.event is None:
             return
-        run, index = _run_and_round(message)
-        by_word = cost.kind == "central"
+        simulated = seeded(request)
+        if simulated and self._ledger.refuses_simulations:
+            raise SiteRefusalError(
+                "noise from a seed (random_state) protects nobody, and its ledger "
+                "books real noise only"
+            )
         self._ledger.debit(
             cost.event,
             label=type(request.algorithm).__name__,
-            mode="secure" if request.entropy is None else "simulation",
-            # A claim is about a whole run; an answer with noise of its own pays for
-            # itself, however often it is asked for.
-            run_id=f"claim {request.run}" if by_word else None,
+            mode="simulation" if simulated else "secure",
+            # A claim is about one method in a whole run; an answer with noise of its
+            # own pays for itself, however often it is asked for.
+            run_id=claim_name(request) if cost.kind == "central" else None,
             details={
                 "unit": request.unit,
                 "noise": cost.kind,
-                "run": run,
-                "round": index,
+                "run": admitted.run,
+                "round": admitted.round_index,
             },
         )
 
 
-def check_codec(request: Request) -> None:
-    """Refuse a code that lets more out than the algorithm announces.
-
-    Raises
-    ------
-    SiteRefusalError
-        Naming the block.
-    """
-    spec = request.algorithm.spec(request.broadcast)
-    blocks = request.codec.blocks
-    if set(spec) != set(blocks):
-        raise SiteRefusalError(
-            f"the request writes the blocks {sorted(blocks)}, the algorithm sends "
-            f"{sorted(spec)}"
-        )
-    reports = isinstance(request.randomizer, (LocalReports, OneHotRows))
-    if reports and request.unit != "client":
-        raise SiteRefusalError("reports are of whole clients")
-    for name, announced in spec.items():
-        asked = blocks[name].spec
-        if replace(asked, clip=announced.clip, norm=announced.norm) != announced:
-            raise SiteRefusalError(
-                f"block {name!r} is written as {asked.kind} of shape {asked.shape}, "
-                f"the algorithm sends {announced.kind} of shape {announced.shape}"
-            )
-        # One number has the same bound in both norms.
-        if asked.norm != announced.norm and announced.size > 1:
-            raise SiteRefusalError(f"block {name!r} is bounded in another norm")
-        if announced.clip is None or reports:
-            continue  # a report is of one entry, which is checked
-        if asked.clip is None or asked.clip > announced.clip:
-            raise SiteRefusalError(
-                f"block {name!r} is bounded by {asked.clip}, the algorithm by "
-                f"{announced.clip}"
-            )
+def claim_name(request: Request) -> str:
+    """Name of the debit for what the server says that a run costs."""
+    method = sha256(repr(request.algorithm).encode()).hexdigest()[:16]
+    return f"claim {request.run} {method}"
 
 
-def _run_and_round(message: Message) -> tuple[str, int]:
-    run, index = message.get("run"), message.get("round")
-    if not isinstance(run, str) or type(index) is not int or index < 0:
-        raise SiteRefusalError("the message names no run and round")
-    return run, index
+def _note_failure(error: Exception, n_units: int) -> None:
+    """Tell the site, and nobody else, that rows could not be computed with."""
+    _log.error(
+        "%d unit(s) could not be computed and count as zero: %s: %s",
+        n_units,
+        type(error).__name__,
+        error,
+        exc_info=error,
+    )

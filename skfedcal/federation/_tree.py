@@ -90,7 +90,7 @@ class TreeBackend:
         """Sum of the sums of the aggregators, in words."""
         ends = np.cumsum([0, *(len(child.ids()) for child in self.children)])
         request = replace(request, n_clients=max(request.n_clients, int(ends[-1])))
-        words = request_words(request)
+        words = request_words(request, masked=True)
         total, n_clients, seconds = words.zeros(), 0, 0.0
         faults: dict[str, str] = {}
         owner = np.searchsorted(ends, cohort, side="right") - 1

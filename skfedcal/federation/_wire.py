@@ -31,7 +31,7 @@ from skfedcal.privacy._codec import BlockCode, Codec
 from skfedcal.privacy._entropy import SeededEntropy
 from skfedcal.privacy._events import PrivacyEvent, event_from_dict
 
-FORMAT = "skfedcal wire 1"
+FORMAT = "skfedcal wire 2"
 
 _HERE = "skfedcal.algorithms."
 # Classes that a request may name, and where they are.
@@ -51,6 +51,7 @@ ALGORITHMS = {
     "OneVsRestCounts": _HERE + "_one_vs_rest",
     "PooledFit": _HERE + "_pooled",
     "ScoreCounts": _HERE + "_score_counts",
+    "SelfTest": _HERE + "_self_test",
     "TemperatureAverage": _HERE + "_temperature_average",
     "TemperatureGrid": _HERE + "_temperature_grid",
     "TemperatureNewton": _HERE + "_temperature",
@@ -71,9 +72,9 @@ _RANDOMIZERS = {
     "PolyaShares": "skfedcal.privacy._randomizers",
 }
 # Fields of a request that are plain values.
-_PLAIN = ("unit", "n_min", "round_index", "n_clients", "n_units", "max_colluders")
+_PLAIN = ("unit", "n_min", "round_index", "n_clients", "max_colluders")
 _NAMES = {"format", "algorithm", "codec", "randomizer", "reading", "claim", "broadcast",
-          "seed", "run", *_PLAIN}  # fmt: skip
+          "seed", "run", "simulated", *_PLAIN}  # fmt: skip
 
 
 def write_request(
@@ -113,6 +114,7 @@ def write_request(
         "broadcast": digest(arrays),
         "seed": _path(request.entropy) if seeded else None,
         "run": request.run,
+        "simulated": bool(request.simulated),
         **{key: to_plain(getattr(request, key)) for key in _PLAIN},
     }
     return dump(content), arrays
@@ -175,6 +177,7 @@ def _question(text: str) -> tuple[Request, str]:
         reading=_optional(Reading, found["reading"], "reading"),
         claim=_claim(found["claim"]),
         run=read(str, found["run"], "run"),
+        simulated=read(bool, found["simulated"], "simulated"),
     )
     return request, read(str, found["broadcast"], "broadcast")
 

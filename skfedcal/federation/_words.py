@@ -1,8 +1,9 @@
 """Answers as unsigned words that add up modulo a power of 2, and back.
 
 Sums of words are exact: how many bits a word needs is proven before anybody is asked,
-from the bounds of what one client can send. A site checks its own answer against them,
-so that a sum cannot wrap around unseen. Needs numpy only.
+from the bounds of what one client can send. A site limits its own answer to them, so
+that a sum of honest answers cannot wrap around, and a sum that exceeds its bound shows
+that a site was not honest. Needs numpy only.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal.exceptions import SiteRefusalError
 from skfedcal.federation._endpoint import PartialSum, Request
 from skfedcal.privacy._codec import Codec
 
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 Words = dict[str, NDArray[Any]]
 Shapes = dict[str, tuple[tuple[int, ...], int]]
 
-# Name of the word that counts rows: it is masked like all others, as a client's number
-# of rows is nobody's business.
+# Name of the word that counts rows in a masked sum. An answer without a mask has none:
+# it would show the number of rows of one site.
 UNITS = "/units"
-# Rows of a sum where nobody says how many there are.
-_MAX_ROWS = 1 << 30
+# Most rows of a sum. A constant: a site whose answer depended on a number that the
+# server names would tell whether it has more rows.
+MAX_ROWS = 1 << 30
+# A sum that holds random words in place of an answer passes for an honest one with a
+# chance below 2**-40 for each block.
+_DETECTION_BITS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +48,14 @@ class WordPlan:
         Largest size of an integer: of each unit of a client, and of its noise.
     n_units : int
         Units of all clients of a sum, at most.
+    by_row : bool, default=False
+        Whether units are rows, and not clients.
     """
 
     shapes: Shapes
     bounds: Mapping[str, tuple[int, int]]
     n_units: int
+    by_row: bool = False
 
     @property
     def n_bytes(self) -> int:
@@ -58,25 +65,19 @@ class WordPlan:
     def encode(self, answer: PartialSum) -> Words:
         """Words of the answer of a client, or of a sum over some.
 
-        Raises
-        ------
-        SiteRefusalError
-            If an integer is larger than was planned for.
+        Integers beyond their bound are set to it: a refusal would show that the answer
+        is a large one. Only rows beyond `n_units` and, with a chance below ``2**-80``
+        in a whole run, shares of noise have larger ones.
         """
         numbers = dict(answer.total)
+        n_units = min(answer.n_units, self.n_units)
         if UNITS in self.shapes:
-            numbers[UNITS] = np.array([answer.n_units], dtype=np.int64)
+            numbers[UNITS] = np.array([n_units], dtype=np.int64)
         words = {}
         for name, (shape, width) in self.shapes.items():
             unit, share = self.bounds[name]
-            value = numbers[name]
-            allowed = unit * answer.n_units + share * answer.n_clients
-            if answer.n_units > self.n_units or (
-                value.size and int(np.abs(value).max()) > allowed
-            ):
-                raise SiteRefusalError(
-                    f"its answer in {name!r} is larger than the sum has room for"
-                )
+            allowed = unit * n_units + share * answer.n_clients
+            value = np.clip(numbers[name], -allowed, allowed)
             words[name] = value.reshape(shape).astype(f"<u{width}")
         return words
 
@@ -94,18 +95,20 @@ class WordPlan:
     def fault(self, words: Mapping[str, Any], n_clients: int = 1) -> str:
         """What is wrong with the words of some clients; empty if nothing.
 
-        Sizes are checked here, as they can be where words are not masked.
+        For answers without masks, and for sums whose masks are off.
         """
         fault = wrong_words(words, self.shapes)
         if fault:
             return fault
         answer = self.decode(words, n_clients)
-        if not 0 <= answer.n_units <= self.n_units:
-            return f"says that it has {answer.n_units} rows"
+        hidden = self.by_row and UNITS not in self.shapes
+        n_units = self.n_units if hidden else answer.n_units
+        if not 0 <= n_units <= self.n_units:
+            return f"says that it has {n_units} rows"
         for name, value in answer.total.items():
             unit, share = self.bounds[name]
-            allowed = unit * answer.n_units + share * n_clients
-            if np.abs(value).max(initial=0) > allowed:
+            largest = unit * n_units + share * n_clients
+            if value.size and not -largest <= value.min() <= value.max() <= largest:
                 return f"sent numbers in {name!r} that are out of range"
         return ""
 
@@ -120,15 +123,16 @@ def plan_words(
     *,
     n_clients: int,
     n_units: int,
-    count_units: bool,
+    by_row: bool = False,
+    count_units: bool = False,
 ) -> WordPlan:
     """Choose the width of words such that no sum can wrap around.
 
     A sum over `n_clients` with `n_units` in all is at most ``n_units * unit +
-    n_clients * share`` in size; that must be below ``2**(bits - 1)``. Shares of
-    Gaussian and Laplace noise come from tables and have a largest value. A Polya share
-    has none; it is beyond its bound with a chance below ``2**-80`` in a whole run, and
-    then the site does not answer.
+    n_clients * share`` in size; that must be below ``2**(bits - 1)``, and so far below
+    it that random words in the sum are noticed. Shares of Gaussian and Laplace noise
+    come from tables and have a largest value. A Polya share has none; it is beyond its
+    bound with a chance below ``2**-80`` in a whole run, and is then set to it.
 
     Parameters
     ----------
@@ -140,7 +144,9 @@ def plan_words(
         Most clients of a sum.
     n_units : int
         Most clients, or rows, of a sum.
-    count_units : bool
+    by_row : bool, default=False
+        Whether units are rows, and not clients.
+    count_units : bool, default=False
         Whether the number of rows is summed too.
 
     Raises
@@ -158,25 +164,33 @@ def plan_words(
     }
     shapes: Shapes = {}
     for name, (unit, share) in bounds.items():
-        width = _width(name, n_units * unit + n_clients * share, n_clients)
-        shapes[name] = (sizes[name], width)
+        largest = n_units * unit + n_clients * share
+        shapes[name] = (sizes[name], _width(name, largest, n_clients, sizes[name]))
     if count_units:
         bounds[UNITS] = (1, 0)
-        shapes[UNITS] = ((1,), _width(UNITS, n_units, n_clients))
-    return WordPlan(shapes, bounds, n_units)
+        shapes[UNITS] = ((1,), _width(UNITS, n_units, n_clients, (1,)))
+    return WordPlan(shapes, bounds, n_units, by_row)
 
 
-def request_words(request: Request, n_clients: int = 0) -> WordPlan:
-    """Words of the answers to a request; `n_clients` where it does not say."""
-    n_clients = max(request.n_clients, n_clients, 1)
+def request_words(request: Request, *, masked: bool) -> WordPlan:
+    """Words of the answers to a request.
+
+    Parameters
+    ----------
+    request : Request
+        The question.
+    masked : bool
+        Whether answers are masked; only then rows are counted, in a word of their own.
+    """
+    n_clients = max(request.n_clients, 1)
     by_row = request.unit == "example"
-    n_units = request.n_units or (_MAX_ROWS if by_row else n_clients)
     return plan_words(
         request.codec,
         request.randomizer,
         n_clients=n_clients,
-        n_units=n_units,
-        count_units=by_row,
+        n_units=MAX_ROWS if by_row else n_clients,
+        by_row=by_row,
+        count_units=by_row and masked,
     )
 
 
@@ -200,10 +214,13 @@ def add_words(total: Words, part: Mapping[str, Any]) -> None:
         value += part[name]
 
 
-def _width(name: str, largest: int, n_clients: int) -> int:
-    for width in (4, 8):
-        if largest < 2 ** (8 * width - 1):
-            return width
+def _width(name: str, largest: int, n_clients: int, shape: tuple[int, ...]) -> int:
+    """Bytes of a word; random words in all places are within bounds once in 2**40."""
+    room = -(-_DETECTION_BITS // prod(shape))
+    if largest << room < 2**31:
+        return 4
+    if largest < 2**63:
+        return 8
     raise ValueError(
         f"Sums of block {name!r} over {n_clients} clients can be as large as "
         f"{float(largest):.2g}, which 64-bit words do not hold. Pass a smaller bound "

@@ -167,7 +167,7 @@ class PrivacyLedger:
                 "details": self._with_budget(details),
             }
         )
-        if self._strict:
+        if self.refuses_simulations:
             refuse_simulation(mode)
         with self._session(write=True) as totals:
             if run_id is not None and run_id in totals.runs:
@@ -299,7 +299,8 @@ class PrivacyLedger:
             yield self._totals
 
     @property
-    def _strict(self) -> bool:
+    def refuses_simulations(self) -> bool:
+        """Whether debits for noise from a seed are refused."""
         if self.require_secure == "auto":
             return self.path is not None
         return self.require_secure

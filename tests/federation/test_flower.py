@@ -415,7 +415,8 @@ def test_a_configuration_is_read_strictly(configs, tmp_path, monkeypatch):
     good = next(iter(configs.values()))
     assert site_from_config(good).name == good["client-id"]
     assert site_policy({**good, "min-clients": 5}).min_clients == 5
-    assert site_from_config({"partition-id": 7}, kind="keys").name == "client-000007"
+    simulated = site_from_config({"partition-id": 7}, load=lambda config: None)
+    assert simulated.name == "client-000007"
     key, roster = tmp_path / "key", tmp_path / "roster"
     SiteKey.generate(good["client-id"]).save(key)
     Roster({good["client-id"]: bytes(32)}).save(roster)
@@ -474,10 +475,11 @@ def test_rows_are_not_loaded_for_messages_that_do_not_need_them(configs):
     def load(config):
         raise AssertionError
 
-    for kind in ("keys", "shares", "unmask"):
-        site_from_config(next(iter(configs.values())), load=load, kind=kind)
+    site = site_from_config(next(iter(configs.values())), load=load)
+    for kind in ("hello", "answer", "keys", "shares", "masked", "unmask"):
+        site.handle(kind, {}, {})
     with pytest.raises(AssertionError):
-        site_from_config(next(iter(configs.values())), load=load, kind="masked")
+        site._rows()
 
 
 def test_the_ledger_of_a_site_refuses_what_it_cannot_pay(make_grid, configs, tmp_path):

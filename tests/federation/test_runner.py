@@ -170,20 +170,20 @@ def test_bytes_of_the_methods_by_hand():
     assert history[0].bytes_up == 24 + 8
     assert history[0].bytes_down == 8
     fitted = FedTempCalibrator(eps=1.0).fit(CLIENTS)
-    # Two numbers of at most 65538 steps: 12 clients fit 4 bytes each.
-    assert fitted.history_[0].bytes_up == 2 * 4
+    # Two numbers of at most 65538 steps, of 8 bytes each: random words in a sum over 12
+    # clients would fit 4 bytes once in 2^23.
+    assert fitted.history_[0].bytes_up == 2 * 8
     fitted = FedBinCalibrator(eps=1.0, n_bins=5).fit(CLIENTS)
     assert fitted.history_[0].bytes_up == 2 * 3 * 5 * 4
     assert FedBinCalibrator(n_bins=5).fit(CLIENTS).history_[0].bytes_up == 2 * 3 * 5 * 8
 
 
 def test_bytes_count_rows_where_rows_are_the_unit():
-    # 4 rows of 2^29 steps each fit 8 bytes but not 4, though there are 2 clients.
+    # Any number of rows of 2^29 steps each fits 8 bytes but not 4.
     model = CentralDP(1e7, unit="example")
     clients = [(DATA.rows[i : i + 20], DATA.labels[i : i + 20]) for i in (0, 20)]
     fitted = FedBinCalibrator(privacy=model, n_bins=2).fit(clients)
-    # One word of 4 bytes counts the rows.
-    assert fitted.history_[0].bytes_up == 2 * 3 * 2 * 8 + 4
+    assert fitted.history_[0].bytes_up == 2 * 3 * 2 * 8
 
 
 # -------------------------------------------------------------------- bad settings

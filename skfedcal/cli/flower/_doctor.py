@@ -13,11 +13,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
+
+from skfedcal._logits import rows_look_like_proba
 from skfedcal._version import __version__
 from skfedcal.cli.flower._app import read_app, run_config
 
 if TYPE_CHECKING:
-    from skfedcal.federation import SitePolicy
+    from skfedcal.federation import SitePolicy, SiteRows
 
 Verdict = Literal["ok", "warn", "fail"]
 # Oldest versions that the extra allows, and the first that is not known to work.
@@ -173,7 +176,7 @@ def check_site(path: str) -> Iterator[Line]:
         return
     yield Line("ok", "site", f"{site.name}: {site.policy}")
     yield from check_policy(site.policy)
-    yield from check_labels(str(config["data-path"]), site.policy)
+    yield from check_rows(str(config["data-path"]), site.policy)
     if "roster" not in config:
         text = "none: the server is trusted to pass on the keys of the other sites"
         yield Line("warn", "roster", text)
@@ -196,24 +199,79 @@ def check_policy(policy: SitePolicy) -> Iterator[Line]:
         text = "none: exact sums are answered, and are in no ledger"
         yield Line("warn", "noise", text)
     if policy.classes is None:
-        text = "none: a server that leaves one out learns whether the site has it"
+        text = (
+            "none: a request may name any; rows of classes it leaves out do not count"
+        )
         yield Line("warn", "classes", text)
     for name in ("allow_plain", "allow_seeded_noise"):
         if getattr(policy, name):
             yield Line("warn", name, "true: that is for simulations")
 
 
-def check_labels(path: str, policy: SitePolicy) -> Iterator[Line]:
-    """Whether a file has labels that the policy does not know."""
+def check_rows(path: str, policy: SitePolicy) -> Iterator[Line]:
+    """Rows of a site that would send zeros, which nobody but the site is told."""
+    from skfedcal.data._to_logits import usable_rows
     from skfedcal.federation import SiteRows
 
+    try:
+        rows = SiteRows.load(path)
+    except (ValueError, OSError) as error:
+        yield Line("fail", "rows", f"{path} cannot be read: {error}")
+        return
+    width = rows.scores.shape[1]
+    yield _judged(
+        len(rows) > 0,
+        "rows",
+        f"{len(rows)} rows of {width} columns",
+        f"{path} is empty",
+    )
+    yield from check_labels(rows, policy)
+    known = policy.classes
+    if known is not None and rows.kind != "features":
+        yield _judged(
+            width in (len(known), len(known) - 1),
+            "columns",
+            f"{width} for {len(known)} classes",
+            f"{width} columns of scores for {len(known)} classes: no row would count",
+        )
+    if rows.kind == "features":
+        usable = np.isfinite(rows.scores).all(axis=1)
+    else:
+        kind = "proba" if rows.kind == "proba" else "logits"
+        n_classes = width if known is None else len(known)
+        usable = usable_rows(rows.scores, n_classes, input_type=kind)
+    n_bad = int((~usable).sum())
+    yield _judged(
+        not n_bad,
+        rows.kind,
+        "all rows can be read",
+        f"{n_bad} rows are not {rows.kind}, the first is row "
+        f"{int(np.argmin(usable)) if n_bad else 0}: they would count as zero",
+    )
+    if rows.kind == "logits" and len(rows) and rows_look_like_proba(rows.scores):
+        yield Line(
+            "warn",
+            "logits",
+            "all rows are non-negative and sum to 1: they look like probabilities. "
+            "Store them as 'proba'",
+        )
+
+
+def check_labels(rows: SiteRows, policy: SitePolicy) -> Iterator[Line]:
+    """Whether a file has labels that the policy does not know."""
     known = policy.classes
     if known is None:
         return
-    labels = SiteRows.load(path).labels
+    labels = rows.labels
     odd = sorted({str(label) for label in labels.tolist()} - set(known))
     found = f"{len(labels)} rows of {len(known)} classes"
-    text = f"the file has the label {odd[0]!r}, which is none of them" if odd else ""
+    text = ""
+    if odd:
+        n_odd = int(sum(str(label) in odd for label in labels.tolist()))
+        text = (
+            f"the file has the label {odd[0]!r}, which is not one of the classes: "
+            f"{n_odd} rows would count as zero"
+        )
     yield _judged(not odd, "classes", found, text)
 
 

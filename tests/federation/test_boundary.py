@@ -1,0 +1,457 @@
+"""What a dishonest server asks, and a site must not answer: one test for each trick."""
+
+import json
+import logging
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from skfedcal import (
+    FederatedDataset,
+    FederatedRunner,
+    FedTempCalibrator,
+    make_federation,
+)
+from skfedcal.algorithms import ScoreCounts, TemperaturePosterior
+from skfedcal.algorithms._class_scores import ClassScoreCounts
+from skfedcal.federation import (
+    InProcessTransport,
+    Reading,
+    RemoteClients,
+    Request,
+    Site,
+    SitePolicy,
+    SiteRows,
+)
+from skfedcal.federation._wire import write_request
+from skfedcal.privacy import (
+    CentralDP,
+    DistributedDP,
+    LocalDP,
+    PrivacyLedger,
+    SourceDP,
+)
+from skfedcal.privacy._entropy import OSEntropy
+from skfedcal.privacy._site_ledger import SiteLedger
+
+COUNTS = ClassScoreCounts(levels=(7,), clip=1.0, max_examples=1)
+GIVEN = Reading((0, 1), rows="given")
+
+
+def make_request(model, algorithm=COUNTS, reading=GIVEN, n_classes=2):
+    data = FederatedDataset(
+        np.zeros((4, n_classes)), np.zeros(4, dtype=int), np.arange(5), list("abcd"), 2
+    )
+    plan = FederatedRunner().release_plan(algorithm, data, model.unit)
+    mechanism = model.mechanism(
+        plan, entropy=OSEntropy(), ledger=PrivacyLedger(), split="split", label="x"
+    )
+    mechanism.open("run")
+    broadcast = algorithm.broadcast(algorithm.init(n_classes))
+    codec = mechanism.codec(algorithm.spec(broadcast))
+    return Request(
+        algorithm,
+        broadcast,
+        codec,
+        mechanism.unit,
+        mechanism.randomizer(codec, 0),
+        None,
+        mechanism.n_min,
+        n_clients=4,
+        reading=reading,
+        claim=mechanism.event,
+        run="run",
+    )
+
+
+def site_with(label, score=0.3, **options):
+    rows = SiteRows(np.array([[0.0, score]]), np.array([label]))
+    options = {"policy": SitePolicy(noise="own"), **options}
+    return Site("a", rows, ledger=SiteLedger(budget=(100.0, 1e-5)), **options)
+
+
+def ask(site, request, change=None):
+    """Reply to a request whose JSON text a dishonest server has changed."""
+    text, arrays = write_request(request)
+    found = json.loads(text)
+    if change is not None:
+        change(found)
+    letter = {"run": "r", "round": 0, "request": json.dumps(found)}
+    return site.handle("answer", letter, arrays)
+
+
+LOCAL = make_request(LocalDP(1.0, mode="faithful"))
+
+
+def set_oracle(**values):
+    def change(found):
+        found["randomizer"]["oracles"]["level_7"].update(values)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"domain": 100}, "has 256 cells, the report is on 100"),
+        ({"domain": 255}, "has 256 cells, the report is on 255"),
+        ({"domain": 10**15}, "has 256 cells"),
+        ({"domain": 0}, "has 256 cells"),
+        ({"domain": -1}, "has 256 cells"),
+        ({"kind": "rr"}, "randomised response of one bit"),
+        ({"kind": "rr", "domain": 1}, "has 256 cells"),
+        ({"kind": "grr", "eps": 1e-300}, "would say nothing"),
+        ({"eps": 1e4}, "must be between 0 and 700"),
+        ({"eps": -1.0}, "not positive"),
+    ],
+)
+def test_reports_must_be_on_the_cells_of_the_block(values, words):
+    """Else a cell beyond them raised an error: an exact comparison for eps of 1e-7."""
+    replies = [
+        ask(site_with(label, score), LOCAL, set_oracle(**values))
+        for label, score in ((0, -9.0), (1, 9.0))
+    ]
+    assert replies[0] == replies[1]
+    assert words in replies[0][0]["refused"]
+    sites = [site_with(1)]
+    ask(sites[0], LOCAL, set_oracle(**values))
+    assert not len(sites[0]._ledger)
+
+
+def test_an_honest_report_is_answered():
+    site = site_with(1)
+    reply, words = ask(site, LOCAL)
+    assert reply == {"run": "r", "round": 0} and words["level_7"].shape == (1, 256)
+    assert site._ledger.spent() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("algorithm", [ScoreCounts((2,), clip=1.0), COUNTS])
+@pytest.mark.parametrize("classes", [[0, 1, 2], [0, 1, 2, 3], ["a", "b", "c"]])
+def test_classes_must_be_those_of_the_algorithm(algorithm, classes):
+    """Else a refusal came if, and only if, a row of the third class was there."""
+    request = make_request(SourceDP(1.0, mode="faithful"), algorithm)
+
+    def change(found):
+        found["reading"].update(classes=classes, n_columns=len(classes))
+
+    replies = []
+    for label in (0, 1, 2):
+        rows = SiteRows(np.zeros((1, 3)), np.array([label]))
+        site = Site("a", rows, policy=SitePolicy(noise="own"))
+        replies.append(ask(site, request, change))
+    assert replies[0] == replies[1] == replies[2]
+    assert "refused" in replies[0][0]
+
+
+@pytest.mark.parametrize("classes", [[0, 5], [5, 6], [1, 0], ["0", "1"], [0.5, 1.5]])
+def test_classes_that_rows_do_not_have_change_nothing_visible(classes):
+    request = make_request(SourceDP(1.0, mode="faithful"))
+
+    def change(found):
+        found["reading"].update(classes=classes)
+
+    def seen(label):
+        site = site_with(label)
+        reply, words = ask(site, request, change)
+        shapes = {name: (word.shape, word.dtype) for name, word in words.items()}
+        return reply, shapes, [record["event"] for record in site._ledger.records()]
+
+    assert seen(0) == seen(1) == seen(7)
+    assert seen(0)[0] == {"run": "r", "round": 0}
+
+
+@pytest.mark.parametrize("n_units", [0, 1, 3, 10**9])
+def test_a_number_of_rows_cannot_be_asked_for(n_units):
+    request = make_request(SourceDP(1.0, mode="faithful"))
+
+    def change(found):
+        found["n_units"] = n_units
+
+    reply, _ = ask(site_with(1), request, change)
+    assert "unknown field 'n_units'" in reply["refused"]
+
+
+def test_masked_sums_of_rows_do_not_depend_on_what_the_server_expects():
+    """The number of rows of each site was found by halving n_units."""
+    fed = make_federation(4, 400, 3, dtype=np.float64, random_state=0)
+    sites = {
+        n: Site(n, SiteRows(*rows)) for n, rows in zip("abcd", fed.clients, strict=True)
+    }
+    for n_rows in (1, 50, 10**6):
+        calibrator = FedTempCalibrator(
+            privacy=CentralDP(1.0, unit="example"),
+            classes=[0, 1, 2],
+            runner=FederatedRunner(secure=True),
+        )
+        remote = RemoteClients(InProcessTransport(sites), n_rows=n_rows)
+        history = calibrator.fit(remote).history_
+        assert all(record.n_clients == 4 and not record.faults for record in history)
+
+
+def codec_change(**values):
+    def change(found):
+        block = next(iter(found["codec"].values()))
+        target = block if "step" in values else block["spec"]
+        target.update(values)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"clip": 2.0},
+        {"clip": 1.0000001},
+        {"clip": 0.5},
+        {"clip": None},
+        {"shape": [2, 64]},
+        {"shape": [256]},
+        {"shape": [2, 2**40]},
+        {"kind": "real"},
+        {"norm": "l2"},
+        {"groups": 2},
+        {"weight": 2.0},
+        {"step": 1e-12},
+        {"step": None},
+    ],
+    ids=str,
+)
+def test_codes_must_be_those_of_the_algorithm(values):
+    request = make_request(SourceDP(1.0, mode="faithful"))
+    replies = [ask(site_with(label), request, codec_change(**values)) for label in "01"]
+    replies += [
+        ask(site_with(label), request, codec_change(**values)) for label in (0, 1)
+    ]
+    assert all(reply == replies[0] for reply in replies)
+    assert "refused" in replies[0][0]
+
+
+POSTERIOR = make_request(
+    CentralDP(1.0), TemperaturePosterior(), Reading((0, 1), "logits")
+)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {},
+        {"log_beta": np.zeros(3), "clip": np.asarray(1.0)},
+        {"log_beta": np.asarray(0), "clip": np.asarray(1.0)},
+        {"log_beta": np.asarray(0.0), "clip": np.asarray(1.0), "more": np.zeros(2)},
+        {"log_beta": np.asarray(0.0)},
+    ],
+)
+def test_broadcasts_must_be_those_of_the_algorithm(arrays):
+    from dataclasses import replace
+
+    request = replace(POSTERIOR, broadcast=arrays)
+    site = site_with(1, policy=SitePolicy(allow_plain=True))
+    text = ask(site, request)[0]["refused"]
+    assert text.startswith("the algorithm does not fit the request: array")
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, 1e9, 0.0])
+def test_broadcasts_of_odd_values_change_nothing_visible(value):
+    from dataclasses import replace
+
+    arrays = {"log_beta": np.asarray(value), "clip": np.asarray(0.0)}
+    request = replace(POSTERIOR, broadcast=arrays)
+    seen = []
+    for label, score in ((0, 0.0), (1, 700.0), (9, np.nan)):
+        site = site_with(label, score, policy=SitePolicy(allow_plain=True))
+        reply, words = ask(site, request)
+        seen.append((reply, {n: (w.shape, w.dtype) for n, w in words.items()}))
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_a_claim_pays_for_one_method_of_one_run():
+    site = site_with(1, policy=SitePolicy(allow_plain=True))
+    text, arrays = write_request(POSTERIOR)
+    for index in range(2):
+        site.handle("answer", {"run": "r", "round": index, "request": text}, arrays)
+    assert len(site._ledger) == 1
+    other = json.loads(text)
+    other["algorithm"]["full_rows"] = 26
+    letter = {"run": "r", "round": 2, "request": json.dumps(other)}
+    site.handle("answer", letter, arrays)
+    assert len(site._ledger) == 2
+
+
+# --------------------------------------------------------------------- one unfit row
+
+
+def observable(history, report):
+    """What a fit shows, its random numbers aside."""
+    rounds = [
+        (
+            record.round,
+            record.n_clients,
+            record.n_cohorts,
+            record.bytes_up,
+            record.bytes_down,
+            record.faults,
+            {name: value.shape for name, value in record.total.items()},
+        )
+        for record in history
+    ]
+    return rounds, report.eps, report.n_clients, report.assumptions
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("odd", ["label", "nan", "none"])
+@pytest.mark.parametrize("unit", ["client", "example"])
+def test_one_unfit_row_changes_nothing_observable_of_a_private_fit(
+    secure, odd, unit, recwarn
+):
+    fed = make_federation(4, 400, 3, dtype=np.float64, random_state=0)
+    clients = [(Z.copy(), y.copy()) for Z, y in fed.clients]
+    if odd == "label":
+        clients[1][1][0] = 17
+    if odd == "nan":
+        clients[1][0][0] = np.nan
+    policy = SitePolicy(allow_plain=not secure)
+    ledgers = [SiteLedger(budget=(5.0, 1e-5)) for _ in clients]
+    sites = {
+        n: Site(n, SiteRows(*rows), policy=policy, ledger=ledger)
+        for n, rows, ledger in zip("abcd", clients, ledgers, strict=True)
+    }
+    fitted = FedTempCalibrator(
+        privacy=CentralDP(1.0, delta=1e-6, unit=unit),
+        classes=[0, 1, 2],
+        runner=FederatedRunner(secure=secure),
+    ).fit(RemoteClients(InProcessTransport(sites), n_rows=400))
+    rounds, eps, n_units, _ = observable(fitted.history_, fitted.privacy_)
+    assert eps == 1.0 and n_units == (4 if unit == "client" else 400)
+    assert [row[1] for row in rounds] == [4] * len(rounds)
+    assert all(row[5] == {} for row in rounds)
+    records = [ledger.records() for ledger in ledgers]
+    assert all(len(own) == 1 for own in records)
+    assert len({json.dumps(own[0]["event"]) for own in records}) == 1
+    assert not [w for w in recwarn if "sum was made without" in str(w.message)]
+
+
+def test_the_site_is_told_what_others_are_not(caplog):
+    site = site_with(17)
+    with caplog.at_level(logging.WARNING, logger="skfedcal.site"):
+        ask(site, make_request(SourceDP(1.0, mode="faithful")))
+    assert "1 of 1 rows do not fit the request and count as zero" in caplog.text
+    assert "17" not in caplog.text  # a log is read by more people than rows are
+
+
+# ------------------------------------------------------------- seeded noise of a server
+
+
+@pytest.mark.parametrize(
+    ("model", "secure"),
+    [
+        (CentralDP(1.0, delta=1e-5), False),
+        (CentralDP(1.0, delta=1e-5), True),
+        (DistributedDP(1.0, delta=1e-5, mode="faithful"), True),
+    ],
+)
+@pytest.mark.parametrize("random_state", [None, 0])
+def test_sites_book_seeded_noise_as_a_simulation(model, secure, random_state):
+    fed = make_federation(4, 400, 3, dtype=np.float64, random_state=0)
+    ledgers = [SiteLedger(budget=(5.0, 1e-5)) for _ in fed.clients]
+    sites = {
+        n: Site(n, SiteRows(*rows), policy=SitePolicy(allow_plain=True), ledger=ledger)
+        for n, rows, ledger in zip("abcd", fed.clients, ledgers, strict=True)
+    }
+    fitted = FedTempCalibrator(
+        privacy=model,
+        classes=[0, 1, 2],
+        random_state=random_state,
+        runner=FederatedRunner(secure=secure),
+    ).fit(RemoteClients(InProcessTransport(sites)))
+    modes = {record["mode"] for own in ledgers for record in own.records()}
+    seeded = random_state is not None
+    assert fitted.privacy_.seeded == seeded
+    assert modes == {"simulation" if seeded else "secure"}
+
+
+def test_a_strict_ledger_refuses_seeded_noise_by_name(tmp_path):
+    ledger = SiteLedger(tmp_path / "ledger.jsonl", budget=(5.0, 1e-5))
+    policy = SitePolicy(allow_plain=True)
+    rows = SiteRows(np.zeros((1, 2)), np.array([0]))
+    site = Site("a", rows, policy=policy, ledger=ledger)
+    from dataclasses import replace
+
+    reply, _ = ask(site, replace(POSTERIOR, simulated=True))
+    assert "noise from a seed (random_state) protects nobody" in reply["refused"]
+    assert not len(ledger)
+
+
+# --------------------------------------------------------------- limits of work, memory
+
+BOMBS = {
+    "levels": lambda found: found["algorithm"].update(levels=[10**10]),
+    "level": lambda found: found["algorithm"].update(levels=[40]),
+    "many levels": lambda found: found["algorithm"].update(levels=list(range(60))),
+    "shape": lambda found: found["codec"]["level_7"]["spec"].update(shape=[2, 10**12]),
+    "clients": lambda found: found.update(n_clients=2**61),
+    "step": lambda found: found["codec"]["level_7"].update(step=1e-300),
+    "scale": lambda found: found["randomizer"]["scales"].update(level_7=1e300),
+    "small scale": lambda found: found["randomizer"]["scales"].update(level_7=1e-300),
+    "classes": lambda found: found["reading"].update(classes=list(range(90_000))),
+    "run": lambda found: found.update(run="x" * 10**5),
+    "examples": lambda found: found["algorithm"].update(max_examples=-(10**9)),
+    "network": lambda found: found.update(
+        algorithm={
+            "class": "MLPAveraging",
+            "hidden": [10**6] * 1000,
+            "epochs": 10**9,
+            "batch_size": 1,
+            "learning_rate": 0.1,
+            "order_preserving": True,
+            "clip": 1.0,
+            "seed": 0,
+            "n_rounds": 1,
+        }
+    ),
+    "local steps": lambda found: found.update(
+        algorithm={
+            "class": "LocalAverage",
+            "family": {"class": "VectorMap"},
+            "local_solver": "gd",
+            "local_iter": 10**12,
+            "learning_rate": 0.1,
+            "clip": 1.0,
+            "n_rounds": 1,
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_requests_for_too_much_are_refused(name):
+    request = make_request(SourceDP(1.0, mode="faithful"))
+    reply, _ = ask(site_with(1), request, BOMBS[name])
+    assert "refused" in reply
+
+
+def test_and_are_refused_before_anything_is_allocated():
+    """A process of 400 MB of address space beyond numpy's refuses all of them."""
+    code = (
+        "import resource, sys\n"
+        "sys.path.insert(0, %r)\n"
+        "from tests.federation import test_boundary as t\n"
+        "pages = int(open('/proc/self/statm').read().split()[0])\n"
+        "limit = pages * resource.getpagesize() + 400 * 2**20\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (60, 60))\n"
+        "request = t.make_request(t.SourceDP(1.0, mode='faithful'))\n"
+        "for name, bomb in t.BOMBS.items():\n"
+        "    reply, _ = t.ask(t.site_with(1), request, bomb)\n"
+        "    assert 'MemoryError' not in reply['refused'], name\n"
+        "print('all refused')\n"
+    )
+    if not hasattr(resource, "RLIMIT_AS"):
+        pytest.skip("no limit of memory on this system")
+    root = str(__file__).rsplit("/tests/", 1)[0]
+    out = subprocess.run(
+        [sys.executable, "-c", code % root], capture_output=True, text=True, check=False
+    )
+    assert out.stdout.strip() == "all refused", out.stderr
