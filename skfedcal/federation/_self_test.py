@@ -71,13 +71,18 @@ def find_faulty_sites(sites: Any, *, min_clients: int = 3) -> dict[Hashable, str
     """
     from skfedcal.federation._messages import MessageBackend
 
+    if type(min_clients) is not int or min_clients < 1:
+        raise ValueError(
+            f"min_clients={min_clients!r} is not a number of sites; pass a whole "
+            "number from 1 on."
+        )
     backend = MessageBackend(getattr(sites, "_engine", sites), secure=True)
     test = _Test(backend)
     names = list(backend.ids())
     everybody = range(len(names))
     if test.passes(everybody):
         return {}
-    honest = _honest_cohort(test, len(names), max(3, int(min_clients)))
+    honest = _honest_cohort(test, len(names), max(3, min_clients))
     found: dict[Hashable, str] = {}
     for i in everybody:
         if i in honest or test.passes([*honest, i]):

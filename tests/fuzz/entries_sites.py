@@ -34,6 +34,7 @@ from skfedcal.federation import (
     SitePolicy,
     SiteRows,
     TreeBackend,
+    find_faulty_sites,
 )
 from skfedcal.federation._node_config import site_from_config
 
@@ -99,11 +100,15 @@ def engine(case):
                 _sites(case), on_reply=lambda kind, name, reply: odd
             ),
             "jobs": lambda: Joblib(clients, n_jobs=odd),
+            "faulty": lambda: find_faulty_sites(odd),
+            "few": lambda: find_faulty_sites(transport, min_clients=odd),
         },
     )
     if case.notes[-1] == "engine=jobs" and isinstance(odd, int) and odd > 4:
         odd = 2
     backend = made()
+    if isinstance(backend, dict):  # faults by name of the site
+        return
     if isinstance(backend, TreeBackend | Joblib):
         runner = FederatedRunner(backend=backend)
         estimator = skfedcal.FedTempCalibrator(runner=runner)
