@@ -1,0 +1,159 @@
+"""The one place of this folder that knows where things are inside the package.
+
+Everything else uses public names. After modules are moved or renamed, only the imports
+and attribute names below need to follow; recorded values must not change.
+"""
+
+import argparse
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from unittest import mock
+
+from skfedcal import FederatedDataset, FederatedRunner
+from skfedcal.federation import InProcess, TreeBackend
+
+
+def algorithm_names():
+    """Names of all algorithms that a request may carry."""
+    from skfedcal.federation._wire import ALGORITHMS
+
+    return sorted(ALGORITHMS)
+
+
+def family_names():
+    """Names of all families of maps that an algorithm may carry."""
+    from skfedcal.federation._wire import _FAMILIES
+
+    return sorted(_FAMILIES)
+
+
+def names_of(algorithm):
+    """Name of an algorithm, and of its family where it has one."""
+    family = getattr(algorithm, "family", None)
+    name = type(algorithm).__name__
+    return [name] if family is None else [name, type(family).__name__]
+
+
+def write_wire(request):
+    """Text and arrays of a request."""
+    from skfedcal.federation._wire import write_request
+
+    return write_request(request)
+
+
+def read_wire(text, arrays):
+    """Request from its text and arrays."""
+    from skfedcal.federation._wire import read_request
+
+    return read_request(text, arrays)
+
+
+def wire_error():
+    """Exception by which a request is refused."""
+    from skfedcal.federation._plain import WireError
+
+    return WireError
+
+
+def wire_format():
+    """Format in which requests are written now."""
+    from skfedcal.federation._wire import FORMAT
+
+    return FORMAT
+
+
+def site_from_toml(path):
+    """Site that a configuration file describes."""
+    from skfedcal.federation._node_config import site_from_config
+
+    return site_from_config({"site-config": str(path)})
+
+
+def site_ledger(path, budget):
+    """Ledger of a site, with a budget."""
+    from skfedcal.privacy._site_ledger import SiteLedger
+
+    return SiteLedger(str(path), budget=budget)
+
+
+def cli_parsers():
+    """Argument parser of the command line by command ('' is the program itself)."""
+    from skfedcal.cli._main import build_parser
+
+    found = {}
+
+    def walk(parser, name):
+        found[name] = parser
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for word, child in action.choices.items():
+                    walk(child, f"{name} {word}".strip())
+
+    walk(build_parser(), "")
+    return found
+
+
+def lattice(request):
+    """Step of the integers of each block; None where a count or a real is exact."""
+    return {name: code.step for name, code in request.codec.blocks.items()}
+
+
+def is_real(request, name):
+    """Whether a block is sent exactly as a real number, in fixed point."""
+    return request.codec.blocks[name].n_limbs > 1
+
+
+def run_algorithm(algorithm, dataset, privacy, runner, seed):
+    """Run an algorithm without an estimator around it."""
+    from skfedcal.privacy import PrivacyLedger, SecureAggregation
+    from skfedcal.privacy._entropy import SeededEntropy
+
+    model = SecureAggregation() if privacy is None else privacy
+    mechanism = model.mechanism(
+        runner.release_plan(algorithm, dataset, model.unit),
+        entropy=SeededEntropy(seed),
+        ledger=PrivacyLedger(),
+        label="frozen",
+    )
+    return runner.run(algorithm, dataset, mechanism, SeededEntropy(seed + 1))
+
+
+@dataclass
+class Observed:
+    """Everything that a call made public: runs in order, with their requests."""
+
+    algorithms: list = field(default_factory=list)
+    histories: list = field(default_factory=list)
+    requests: list = field(default_factory=list)
+    error: Exception | None = None
+    # Whether counts of randomised reports are released, as unbiased estimates.
+    estimates: bool = False
+
+
+@contextmanager
+def observe(tree=False):
+    """Note runs of all estimators, and requests to clients in this process.
+
+    With `tree`, clients in this process are summed by aggregators of two clients.
+    """
+    seen = Observed()
+    run, total = FederatedRunner.run, InProcess.total
+
+    def noted_run(self, algorithm, clients, *args, **kwargs):
+        if tree and isinstance(clients, FederatedDataset):
+            self = self.set_params(backend=TreeBackend.over(clients, 2))
+        state, history = run(self, algorithm, clients, *args, **kwargs)
+        seen.algorithms.append(algorithm)
+        seen.histories.append(history)
+        return state, history
+
+    def noted_total(self, request, cohort):
+        answer = total(self, request, cohort)
+        seen.requests.append(replace(request))
+        return answer
+
+    with (
+        mock.patch.object(FederatedRunner, "run", noted_run),
+        mock.patch.object(InProcess, "total", noted_total),
+    ):
+        yield seen

@@ -1,0 +1,55 @@
+"""Requests of earlier versions are read, or refused by a message that names a way out.
+
+A site and a server may have different versions. `files/skfedcal-wire-<n>.json` holds
+requests of format n, as they were written when it was current.
+"""
+
+import json
+from pathlib import Path
+
+import frozen_adapt as adapt
+import frozen_wire
+import pytest
+
+FILES = Path(__file__).parent / "files"
+FORMATS = {
+    path.name: json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted(FILES.glob("skfedcal-wire-*.json"))
+}
+REQUESTS = [(file, name) for file in FORMATS for name in FORMATS[file]["requests"]]
+
+
+def test_format_1_is_recorded_for_every_algorithm():
+    entries = FORMATS["skfedcal-wire-1.json"]["requests"].values()
+    found = {name for entry in entries for name in entry["algorithms"]}
+    # Names of format 1; they stay, whatever classes are called later.
+    assert len(found) == 24
+    assert {"TemperatureNewton", "TemperaturePosterior", "VectorMap"} <= found
+
+
+@pytest.mark.parametrize(("file", "name"), REQUESTS)
+def test_a_request_is_read_or_refused_by_its_format(file, name):
+    record = FORMATS[file]
+    entry = record["requests"][name]
+    try:
+        request = adapt.read_wire(entry["text"], frozen_wire.arrays_of(entry))
+    except adapt.wire_error() as error:
+        # Its own format is never refused.
+        assert record["format"] != adapt.wire_format(), error
+        text = str(error)
+        assert record["format"] in text
+        assert adapt.wire_format() in text
+        assert "nstall" in text and "version of skfedcal" in text
+        return
+    blocks = json.loads(entry["text"])["codec"]
+    assert sorted(request.codec.blocks) == sorted(blocks)
+    if entry.get("answer") is not None:
+        assert frozen_wire.answer(request, entry["n_classes"]) == entry["answer"]
+
+
+def test_a_format_of_the_future_is_refused_by_its_name():
+    entry = next(iter(FORMATS["skfedcal-wire-1.json"]["requests"].values()))
+    text = entry["text"].replace("skfedcal wire 1", "skfedcal wire 999")
+    assert text != entry["text"]
+    with pytest.raises(adapt.wire_error(), match="skfedcal wire 999.*version of skf"):
+        adapt.read_wire(text, frozen_wire.arrays_of(entry))
