@@ -11,9 +11,7 @@ import frozen_fitted
 import numpy as np
 import pytest
 
-RECORD = json.loads(
-    (Path(__file__).parent / "fitted.json").read_text(encoding="utf-8")
-)
+RECORD = json.loads((Path(__file__).parent / "fitted.json").read_text(encoding="utf-8"))
 
 
 def flat(value):

@@ -19,6 +19,15 @@ FORMATS = {
 REQUESTS = [(file, name) for file in FORMATS for name in FORMATS[file]["requests"]]
 
 
+def _refusal(text, arrays):
+    """Why a request is refused; None if it is not."""
+    try:
+        adapt.read_wire(text, arrays)
+    except adapt.wire_error() as error:
+        return str(error)
+    return None
+
+
 def test_format_1_is_recorded_for_every_algorithm():
     entries = FORMATS["skfedcal-wire-1.json"]["requests"].values()
     found = {name for entry in entries for name in entry["algorithms"]}
@@ -31,16 +40,15 @@ def test_format_1_is_recorded_for_every_algorithm():
 def test_a_request_is_read_or_refused_by_its_format(file, name):
     record = FORMATS[file]
     entry = record["requests"][name]
-    try:
-        request = adapt.read_wire(entry["text"], frozen_wire.arrays_of(entry))
-    except adapt.wire_error() as error:
-        # Its own format is never refused.
-        assert record["format"] != adapt.wire_format(), error
-        text = str(error)
-        assert record["format"] in text
-        assert adapt.wire_format() in text
-        assert "nstall" in text and "version of skfedcal" in text
-        return
+    arrays = frozen_wire.arrays_of(entry)
+    if record["format"] != adapt.wire_format():
+        refused = _refusal(entry["text"], arrays)
+        if refused is not None:
+            assert record["format"] in refused
+            assert adapt.wire_format() in refused
+            assert "nstall" in refused and "version of skfedcal" in refused
+            return
+    request = adapt.read_wire(entry["text"], arrays)  # its own is never refused
     blocks = json.loads(entry["text"])["codec"]
     assert sorted(request.codec.blocks) == sorted(blocks)
     if entry.get("answer") is not None:
@@ -51,5 +59,5 @@ def test_a_format_of_the_future_is_refused_by_its_name():
     entry = next(iter(FORMATS["skfedcal-wire-1.json"]["requests"].values()))
     text = entry["text"].replace("skfedcal wire 1", "skfedcal wire 999")
     assert text != entry["text"]
-    with pytest.raises(adapt.wire_error(), match="skfedcal wire 999.*version of skf"):
+    with pytest.raises(adapt.wire_error(), match=r"skfedcal wire 999.*version of skf"):
         adapt.read_wire(text, frozen_wire.arrays_of(entry))
