@@ -32,7 +32,8 @@ def test_every_algorithm_and_family_is_released_exactly_and_with_noise():
         for algorithm in entry.get("algorithms", ()):
             (exact if name.endswith("exact") else noisy).update(algorithm.split(" of "))
     every = {*adapt.algorithm_names(), *adapt.family_names()}
-    assert exact | noisy == every
+    # Sites answer a self-test with public numbers; nothing of rows is released.
+    assert exact | noisy == every - {"SelfTest"}
     # The others are solvers of one of the two only.
     assert {"LocalAverage", "VectorMap", "ClassMoments", "ScoreCounts"} <= exact & noisy
 
