@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from itertools import combinations
@@ -11,9 +11,16 @@ from typing import Any
 
 from skfedcal.exceptions import NotEnoughClientsError, SecureAggregationError
 from skfedcal.federation import _crypto
-from skfedcal.federation._crypto import KEY_BYTES, Shapes, Words
-from skfedcal.federation._mask_plan import MaskPlan
-from skfedcal.federation._masking_client import Message, add, own_text, pair_text
+from skfedcal.federation._crypto import KEY_BYTES, SIGNATURE_BYTES, Shapes, Words
+from skfedcal.federation._mask_plan import MaskPlan, key_hash, public_coin, to_bits
+from skfedcal.federation._masking_client import (
+    BOX_BYTES,
+    Message,
+    add,
+    own_text,
+    pair_text,
+)
+from skfedcal.federation._roster import is_name
 from skfedcal.federation._shamir import join
 from skfedcal.federation._words import wrong_words
 
@@ -47,14 +54,16 @@ def masked_sum(
     names: Sequence[Any] | None = None,
     inside: Callable[[int], Sequence[int]] | None = None,
 ) -> MaskedSum:
-    """Ask all clients of a plan in four exchanges and open the sum of who remained.
+    """Ask all clients of a plan and open the sum of who remained.
+
+    In four exchanges; in five, if a client holds a roster.
 
     Parameters
     ----------
     exchange : callable
         ``exchange(stage, messages) -> replies``, both by number of the client; clients
-        that do not reply have dropped out. Stages are 'keys', 'shares', 'masked' and
-        'unmask'.
+        that do not reply have dropped out. Stages are 'keys', 'shares', 'masked',
+        'survivors' and 'unmask'.
     plan : MaskPlan
         Terms of the round.
     shapes : mapping of str to (shape, n_bytes)
@@ -98,7 +107,8 @@ class _Round:
         public = self._keys()
         checks, boxes = self._shares(public)
         words, alive = self._masked(boxes)
-        shares = self._unmask(boxes, alive)
+        signatures = self._survivors(public, alive)
+        shares = self._unmask(boxes, alive, signatures)
         self._take_off_own(words, alive, checks, shares)
         self._take_off_pairs(words, alive, boxes, public, shares)
         return MaskedSum(words, alive, self.faults)
@@ -114,6 +124,9 @@ class _Round:
             if len(keys) < 2 or keys & seen or not all(map(_crypto.is_public, keys)):
                 self.faults[client] = "sent no keys"
                 continue
+            if _name(reply) is None:
+                self.faults[client] = "sent no name of a site"
+                continue
             seen |= keys
             out[client] = reply
         self._check_left(len(out), "sent keys")
@@ -123,6 +136,7 @@ class _Round:
         self, public: Mapping[int, Message]
     ) -> tuple[dict[int, bytes], dict[int, dict[int, bytes]]]:
         """Sealed shares by receiver and sender, of the clients that shared."""
+        listed = self._draw(public)
         peers = {
             client: [
                 i for i in self.plan.holders(client) if i in public and i != client
@@ -131,12 +145,13 @@ class _Round:
         }
         asked = {
             client: self.base
+            | listed
             | {
-                "peers": of,
                 "sealing": [public[i]["sealing"] for i in of],
                 "masking": [public[i]["masking"] for i in of],
-                "sites": [str(public[i].get("site", "")) for i in of],
-                "signatures": [_raw(public[i].get("signature")) for i in of],
+                "signatures": [
+                    _sized(public[i].get("signature"), SIGNATURE_BYTES) for i in of
+                ],
             }
             for client, of in peers.items()
         }
@@ -145,7 +160,7 @@ class _Round:
         for client, reply in self._ask("shares", asked).items():
             to, sealed = _items(reply.get("to")), _items(reply.get("sealed"))
             whole = to == peers[client] and len(sealed) == len(to)
-            if not whole or not all(isinstance(box, bytes) for box in sealed):
+            if not whole or not all(len(_raw(box)) == BOX_BYTES for box in sealed):
                 self.faults[client] = "did not share its secrets with all neighbours"
                 continue
             checks[client] = _raw(reply.get("check"))
@@ -157,11 +172,27 @@ class _Round:
         }
         return checks, boxes
 
+    def _draw(self, public: Mapping[int, Message]) -> Message:
+        """List of all keys, by which every client draws the coin of the round."""
+        clients = sorted(public)
+        listed = to_bits(clients, self.plan.n_clients)
+        keys = (public[i] for i in clients)
+        hashes = b"".join(key_hash(k["sealing"], k["masking"]) for k in keys)
+        sites = [_name(public[i]) or "" for i in clients]
+        sites = sites if any(sites) else []
+        coin = public_coin(self.plan, listed, hashes, sites)
+        # Where all are neighbours, all keys are shown to all.
+        shown = b"" if self.plan.complete else hashes
+        self.plan = replace(self.plan, coin=coin)
+        return {"listed": listed, "hashes": shown, "sites": sites}
+
     def _masked(
         self, boxes: Mapping[int, Mapping[int, bytes]]
     ) -> tuple[Words, list[int]]:
+        self.plan = replace(self.plan, shared=to_bits(boxes, self.plan.n_clients))
         asked = {
-            client: self.base | {"from": list(own), "sealed": list(own.values())}
+            client: self.base
+            | {"shared": self.plan.shared, "sealed": list(own.values())}
             for client, own in boxes.items()
         }
         total: Words = {}
@@ -186,29 +217,60 @@ class _Round:
         self._check_left(len(alive), "sent masked answers")
         return total, alive
 
+    def _survivors(
+        self, public: Mapping[int, Message], alive: Sequence[int]
+    ) -> dict[int, bytes]:
+        """Signatures under the list of who answered, if a client asks for them."""
+        if not any(reply.get("roster") == 1 for reply in public.values()):
+            return {}
+        living = set(alive)
+        listed = to_bits(alive, self.plan.n_clients)
+        asked = {
+            client: self.base | {"survivors": listed}
+            for client in self.plan.committee()
+            if client in living
+        }
+        out: dict[int, bytes] = {}
+        for client, reply in self._ask("survivors", asked).items():
+            signature = _raw(reply.get("signature"))
+            if len(signature) != SIGNATURE_BYTES:
+                self.faults[client] = "did not sign the list of survivors"
+                continue
+            out[client] = signature
+        return out
+
     def _unmask(
-        self, boxes: Mapping[int, Mapping[int, bytes]], alive: Sequence[int]
+        self,
+        boxes: Mapping[int, Mapping[int, bytes]],
+        alive: Sequence[int],
+        signatures: Mapping[int, bytes],
     ) -> dict[str, dict[int, dict[int, bytes]]]:
         """Shares by kind, by client that they are of, and by holder."""
         living = set(alive)
-        asked = {}
+        letter = self.base | {
+            "survivors": to_bits(alive, self.plan.n_clients),
+            "signers": list(signatures),
+            "signatures": list(signatures.values()),
+        }
+        whose = {}
         for client in alive:
-            near = [*boxes[client], client]
-            asked[client] = self.base | {
-                "alive": sorted(i for i in near if i in living),
-                "dead": sorted(i for i in near if i not in living),
+            near = sorted([*boxes[client], client])
+            whose[client] = {
+                "alive": [i for i in near if i in living],
+                "dead": [i for i in near if i not in living],
             }
         shares: dict[str, dict[int, dict[int, bytes]]] = {"own": {}, "masking": {}}
+        asked = dict.fromkeys(alive, letter)
         for holder, reply in self._ask("unmask", asked).items():
             for kind, of, parts in (
                 ("own", "alive", "own_masks"),
                 ("masking", "dead", "masking"),
             ):
-                found, whose = _items(reply.get(parts)), asked[holder][of]
-                if _items(reply.get(of)) != whose or len(found) != len(whose):
+                found, near = _items(reply.get(parts)), whose[holder][of]
+                if _items(reply.get(of)) != near or len(found) != len(near):
                     self.faults[holder] = "sent no shares"
                     break
-                for client, share in zip(whose, found, strict=True):
+                for client, share in zip(near, found, strict=True):
                     shares[kind].setdefault(client, {})[holder] = _raw(share)
         return shares
 
@@ -220,11 +282,13 @@ class _Round:
         shares: Mapping[str, Mapping[int, Mapping[int, bytes]]],
     ) -> None:
         plan = self.plan
+        # Secrets were shared before it was known who did.
+        before = replace(plan, shared=b"")
         for client in alive:
             own = self._opened(
                 client,
                 shares["own"].get(client, {}),
-                partial(_is_own_mask, plan, checks[client]),
+                partial(_is_own_mask, before, checks[client]),
             )
             key = _crypto.derive(own, own_text(plan, client))
             add(words, _crypto.mask(key, self.shapes), minus=True)
@@ -312,6 +376,18 @@ def _items(value: Any) -> list[Any]:
 def _raw(value: Any) -> bytes:
     """Value of a reply that should be bytes; a number would be so many zeros."""
     return value if isinstance(value, bytes) else b""
+
+
+def _sized(value: Any, size: int) -> bytes:
+    """Bytes of a size that others read; zeros for what they would refuse."""
+    raw = _raw(value)
+    return raw if len(raw) == size else bytes(size)
+
+
+def _name(reply: Message) -> str | None:
+    """Name of the site that signed keys, empty if none did; None if it can be none."""
+    name = reply.get("site", "")
+    return name if isinstance(name, str) and (not name or is_name(name)) else None
 
 
 def _is_own_mask(plan: MaskPlan, check: bytes, secret: bytes) -> bool:

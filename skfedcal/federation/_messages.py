@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
@@ -70,7 +69,8 @@ class Transport(Protocol):
 
         Parameters
         ----------
-        kind : {'hello', 'answer', 'keys', 'shares', 'masked', 'unmask'}
+        kind : {'hello', 'answer', 'keys', 'shares', 'masked', 'survivors',
+            'unmask'}
             For `Site.handle`.
         letters : mapping of name to (message, arrays)
             What each site gets.
@@ -212,7 +212,8 @@ class MessageBackend:
             self._run,
             exchange.base["round"],
             len(names),
-            os.urandom(32),
+            # Sites elsewhere may hold rosters, and do not trust the server then.
+            active=not self.simulate,
             max_colluders=exchange.request.max_colluders,
             **self._masks,
         )

@@ -18,7 +18,9 @@ from skfedcal.federation._crypto import KEY_BYTES, Ed25519PrivateKey, sign, veri
 from skfedcal.federation._plain import once
 
 FORMAT = "skfedcal roster 1"
-_NAME = re.compile(r"[\w.@-]{1,100}")
+# Longest name of a site.
+MAX_NAME = 100
+_NAME = re.compile(rf"[\w.@-]{{1,{MAX_NAME}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +154,14 @@ def _read_json(path: Path) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
+def is_name(text: str) -> bool:
+    """Whether a site can have this name."""
+    return _NAME.fullmatch(text) is not None
+
+
 def check_name(name: str) -> str:
     """Name of a site that can stand in files and messages."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not is_name(name):
         raise ValueError(
             f"{name!r} is no name of a site: pass letters, digits and '_.@-', at most "
             "100 of them."

@@ -116,7 +116,8 @@ class Site:
 
         Parameters
         ----------
-        kind : {'hello', 'answer', 'keys', 'shares', 'masked', 'unmask'}
+        kind : {'hello', 'answer', 'keys', 'shares', 'masked', 'survivors',
+            'unmask'}
             What is asked: who it is, a plain answer, or a stage of a masked sum.
         message : dict
             Plain values.
@@ -134,7 +135,7 @@ class Site:
                 return self._hello(), {}
             if kind == "answer":
                 return self._plain(message, arrays)
-            if kind in ("keys", "shares", "masked", "unmask"):
+            if kind in ("keys", "shares", "masked", "survivors", "unmask"):
                 return self._masked(kind, message, arrays)
             raise SiteRefusalError(f"it knows no message of the kind {kind!r}")
         except (SiteRefusalError, SecureAggregationError, WireError) as error:
@@ -214,6 +215,7 @@ class Site:
             site_key=self._site_key,
             roster=self._roster,
             min_clients=self.policy.min_clients,
+            max_colluders=self.policy.max_colluders,
         )
 
     def _checked_text(self, message: Message) -> str:

@@ -105,7 +105,7 @@ class Server:
         self.letters = [write_request(request) for request in requests]
         self.refused = {}
         self.words = request_words(requests[0], masked=True)
-        plan = plan_masks("run", 0, len(self.sites), os.urandom(32))
+        plan = plan_masks("run", 0, len(self.sites))
         self.plan = replace(plan, about=request_hash(self.letters[0][0]))
 
     def exchange(self, stage, messages):
@@ -175,7 +175,7 @@ def keys_refusal(site, plan, request):
 def test_more_clients_than_the_roster_are_not_believed():
     """On a graph a site would count on the noise of sites that are not there."""
     site = next(make_sites())
-    plan = plan_masks("run", 0, 1000, b"ring")
+    plan = plan_masks("run", 0, 1000)
     assert "1000 clients, its roster 4" in keys_refusal(site, plan, SHARED)
     assert keys_refusal(Site("a", rows_of("a")), plan, SHARED) == ""
 
@@ -201,7 +201,7 @@ def test_few_clients_mask_with_all():
     ],
 )
 def test_terms_of_a_round_are_read_strictly(name, value):
-    message = plan_masks("run", 0, 4, b"").to_message() | {name: value}
+    message = plan_masks("run", 0, 4).to_message() | {name: value}
     with pytest.raises(SecureAggregationError, match=f"lack '{name}'"):
         MaskPlan.from_message(message)
 

@@ -77,7 +77,7 @@ def assert_sum(found, answers):
 
 def run(n_clients, drops=(), round_index=0, plan=None, **wire):
     answers = answers_of(n_clients)
-    plan = plan or plan_masks("run", round_index, n_clients, b"ring")
+    plan = plan or plan_masks("run", round_index, n_clients)
     exchange = Wire(answers, drops, **wire)
     return masked_sum(exchange, plan, SHAPES), answers, exchange
 
@@ -92,7 +92,7 @@ def test_the_sum_of_the_survivors_or_a_refusal(n_clients, data):
         )
     )
     drops = {(stage, i) for i, stage in enumerate(stage_of) if stage}
-    plan = plan_masks("run", 0, n_clients, b"")
+    plan = plan_masks("run", 0, n_clients)
     gone = {i for stage, i in drops if stage != "unmask"}
     left = set(range(n_clients)) - gone
     answering = left - {i for _, i in drops}
@@ -113,7 +113,7 @@ def test_every_pair_may_drop_out_of_seven(stage):
 
 
 def test_a_graph_of_many_clients():
-    plan = plan_masks("run", 0, 60, b"ring")
+    plan = plan_masks("run", 0, 60)
     assert not plan.complete
     drops = {("keys", 1), ("shares", 2), ("masked", 3), ("masked", 40), ("unmask", 5)}
     found, answers, _ = run(60, drops, plan=plan)
@@ -124,13 +124,13 @@ def test_a_graph_of_many_clients():
 def test_a_quarter_of_a_million_counts():
     rng = np.random.default_rng(0)
     counts = [rng.integers(0, 9000, 256_000, dtype=np.uint32) for _ in range(4)]
-    plan = plan_masks("run", 0, 4, b"")
+    plan = plan_masks("run", 0, 4)
     found = masked_sum(Wire([{"c": c} for c in counts]), plan, {"c": ((256_000,), 4)})
     np.testing.assert_array_equal(found.words["c"], sum(counts))
 
 
 def test_the_graph_is_symmetric_and_regular():
-    plan = plan_masks("run", 0, 101, b"any")
+    plan = plan_masks("run", 0, 101)
     holders = [set(plan.holders(i)) for i in range(101)]
     assert all(
         len(own) == plan.degree + 1 and i in own for i, own in enumerate(holders)
@@ -139,7 +139,7 @@ def test_the_graph_is_symmetric_and_regular():
 
 
 def test_the_ring_is_drawn_anew():
-    first, second = (plan_masks("run", 0, 101, order) for order in (b"a", b"b"))
+    first, second = (plan_masks("run", 0, 101) for order in (b"a", b"b"))
     assert any(first.holders(i) != second.holders(i) for i in range(101))
 
 
@@ -182,7 +182,7 @@ def test_replies_of_two_rounds_are_unrelated():
     sent = []
     for index in range(2):
         wire = Wire(answers)
-        masked_sum(wire, plan_masks("run", index, 3, b""), {"c": ((16_000,), 4)})
+        masked_sum(wire, plan_masks("run", index, 3), {"c": ((16_000,), 4)})
         sent.append([words["c"] for stage, _, (_, words) in wire.sent if words])
     for first, second in zip(*sent, strict=True):
         bits = np.unpackbits((first ^ second).view(np.uint8))
@@ -215,20 +215,20 @@ def test_no_message_is_answered_twice(stage):
 
 def test_an_earlier_round_is_refused_and_a_later_one_is_not():
     client = MaskingClient()
-    plan = plan_masks("run", 3, 4, b"")
+    plan = plan_masks("run", 3, 4)
     client.keys(plan.to_message() | {"you": 0})
     for index in (2, 3):
-        again = plan_masks("run", index, 4, b"")
+        again = plan_masks("run", index, 4)
         with pytest.raises(SecureAggregationError, match="answered before"):
             client.keys(again.to_message() | {"you": 0})
-    client.keys(plan_masks("run", 4, 4, b"").to_message() | {"you": 0})
+    client.keys(plan_masks("run", 4, 4).to_message() | {"you": 0})
 
 
 @pytest.mark.parametrize("stage", ["shares", "masked", "unmask"])
 def test_stages_come_in_order(stage):
     client = MaskingClient()
     if stage != "shares":
-        client.keys(plan_masks("run", 0, 4, b"").to_message() | {"you": 0})
+        client.keys(plan_masks("run", 0, 4).to_message() | {"you": 0})
     message = {"run": "run", "round": 0}
     with pytest.raises(SecureAggregationError, match="Out of order"):
         getattr(client, stage)(message, *([dict] if stage == "masked" else []))
@@ -320,7 +320,7 @@ def test_a_refused_unmask_cannot_be_asked_again():
 
     wire = Wire(answers_of(5), meddle=meddle)
     with pytest.raises(SecureAggregationError):
-        masked_sum(wire, plan_masks("run", 0, 5, b""), SHAPES)
+        masked_sum(wire, plan_masks("run", 0, 5), SHAPES)
     with pytest.raises(SecureAggregationError, match="Out of order"):
         wire.clients[0].unmask(kept["right"])
 
@@ -388,7 +388,7 @@ def test_a_signature_is_for_one_round_and_one_place():
 def test_a_site_does_not_mask_with_itself():
     """One that was started again in the middle of a round signs keys for two places."""
     keys, roster = sites(3)
-    plan = plan_masks("run", 0, 3, b"")
+    plan = plan_masks("run", 0, 3)
     me, again, other = (
         MaskingClient(site_key=keys[i], roster=roster) for i in (0, 0, 1)
     )
@@ -407,7 +407,7 @@ def test_a_site_does_not_mask_with_itself():
 
 @pytest.mark.parametrize("n_clients", [5, 60])
 def test_a_sum_of_too_few_is_not_asked_to_be_opened(n_clients):
-    plan = plan_masks("run", 0, n_clients, b"ring")
+    plan = plan_masks("run", 0, n_clients)
     wire = Wire(answers_of(n_clients), {("masked", 0)})
     with pytest.raises(NotEnoughClientsError, match=f"{n_clients} are needed"):
         masked_sum(wire, plan, SHAPES, n_min=n_clients)
@@ -524,7 +524,7 @@ def test_too_many_wrong_shares_open_nothing():
 def test_the_state_is_plain():
     """What is kept between messages can be written by any engine."""
     client = MaskingClient()
-    client.keys(plan_masks("run", 0, 4, b"").to_message() | {"you": 0})
+    client.keys(plan_masks("run", 0, 4).to_message() | {"you": 0})
 
     def plain(value):
         if isinstance(value, list):
@@ -534,7 +534,7 @@ def test_the_state_is_plain():
     assert all(map(plain, client.state.values()))
     again = MaskingClient(dict(client.state))
     with pytest.raises(SecureAggregationError, match="answered before"):
-        again.keys(plan_masks("run", 0, 4, b"").to_message() | {"you": 0})
+        again.keys(plan_masks("run", 0, 4).to_message() | {"you": 0})
 
 
 @pytest.mark.parametrize(
@@ -549,7 +549,7 @@ def test_the_state_is_plain():
     ],
 )
 def test_every_key_is_for_one_round_and_one_request(changes):
-    first = plan_masks("run", 0, 6, b"")
+    first = plan_masks("run", 0, 6)
     second = replace(first, **changes)
     for text in (
         lambda plan: own_text(plan, 1),

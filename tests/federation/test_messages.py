@@ -417,7 +417,7 @@ def test_rows_that_cannot_be_computed_with_are_left_out_one_by_one(monkeypatch):
 
 def test_the_words_must_be_wide_enough_for_the_round():
     text, _ = write_request(replace(make_request(), n_clients=2))
-    letter = plan_masks("r", 0, 5, b"").to_message() | {"you": 0, "request": text}
+    letter = plan_masks("r", 0, 5).to_message() | {"you": 0, "request": text}
     reply, _ = make_sites()["a"].handle("keys", letter, {})
     assert "wide enough for 2 clients, the round has 5" in reply["refused"]
 
