@@ -37,7 +37,7 @@ SITE_COLLUDERS = 0.1
 SMALLEST_COHORT = 3
 # Every client of a graph sorts all of them: 0.2 s and 30 MB for so many.
 LARGEST_COHORT = 100_000
-# Longest name of a run, in characters.
+# Longest name of a run, in ASCII characters.
 MAX_RUN = 200
 HASH_BYTES = 32
 # Terms that travel, in the order of the fields.
@@ -208,8 +208,17 @@ class MaskPlan:
         }
 
     @classmethod
-    def from_message(cls, message: dict[str, Any], about: bytes = b"") -> MaskPlan:
+    def from_message(
+        cls,
+        message: dict[str, Any],
+        about: bytes = b"",
+        *,
+        coin: bytes = b"",
+        shared: bytes = b"",
+    ) -> MaskPlan:
         """Terms that a server announced, of a request with the hash `about`.
+
+        `coin` and `shared` are not taken from the message: a client checks them first.
 
         Raises
         ------
@@ -220,21 +229,20 @@ class MaskPlan:
             value: Any = message.get(name)
             # Not converted: bytes(10**12) would be a terabyte.
             fits = type(value) is kind
-            if not fits or (isinstance(value, int) and not 0 <= value < 2**62):
+            if fits and kind is str:
+                fits = len(value) <= MAX_RUN and value.isascii()
+            if not fits or (kind is int and not 0 <= value < 2**62):
                 raise SecureAggregationError(f"The terms of the round lack {name!r}.")
-        run = message["run"]
-        if len(run) > MAX_RUN or not run.isascii():
-            raise SecureAggregationError(
-                f"The name of the run must be at most {MAX_RUN} ASCII characters."
-            )
         return cls(
-            run,
+            message["run"],
             message["round"],
             message["n_clients"],
             message["degree"],
             message["threshold"],
             message["signers"],
             message["quorum"],
+            coin=coin,
+            shared=shared,
             about=about,
         )
 

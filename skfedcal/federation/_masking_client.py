@@ -281,8 +281,8 @@ class MaskingClient:
                 f"Out of order: this site is after {stage!r}, not {before[-1]!r}."
             )
         state = self.state
-        plan = MaskPlan.from_message(state, state["about"])
-        bound = {name: state[name] for name in ("coin", "shared") if name in state}
+        bound = {name: state.get(name, b"") for name in ("coin", "shared")}
+        plan = MaskPlan.from_message(state, state["about"], **bound)
         asked = read_text(message, "run"), read_int(message, "round")
         if asked != (plan.run, plan.round_index):
             raise SecureAggregationError(
@@ -291,7 +291,7 @@ class MaskingClient:
         # Before anything is computed: a message that fails is not tried again.
         self.state["stage"] = after
         try:
-            yield replace(plan, **bound), state["me"]
+            yield plan, state["me"]
         except BaseException:
             self._forget()
             raise

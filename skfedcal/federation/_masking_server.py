@@ -137,6 +137,11 @@ class _Round:
     ) -> tuple[dict[int, bytes], dict[int, dict[int, bytes]]]:
         """Sealed shares by receiver and sender, of the clients that shared."""
         listed = self._draw(public)
+        signatures = {
+            i: _sized(reply.get("signature"), SIGNATURE_BYTES)
+            for i, reply in public.items()
+            if listed["sites"]
+        }
         peers = {
             client: [
                 i for i in self.plan.holders(client) if i in public and i != client
@@ -149,9 +154,7 @@ class _Round:
             | {
                 "sealing": [public[i]["sealing"] for i in of],
                 "masking": [public[i]["masking"] for i in of],
-                "signatures": [
-                    _sized(public[i].get("signature"), SIGNATURE_BYTES) for i in of
-                ],
+                "signatures": [signatures[i] for i in of] if signatures else [],
             }
             for client, of in peers.items()
         }

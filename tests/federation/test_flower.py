@@ -476,7 +476,8 @@ def test_rows_are_not_loaded_for_messages_that_do_not_need_them(configs):
         raise AssertionError
 
     site = site_from_config(next(iter(configs.values())), load=load)
-    for kind in ("hello", "answer", "keys", "shares", "masked", "unmask"):
+    kinds = ("hello", "answer", "keys", "shares", "masked", "survivors", "unmask")
+    for kind in kinds:
         site.handle(kind, {}, {})
     with pytest.raises(AssertionError):
         site._rows()

@@ -10,12 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skfedcal.exceptions import NotEnoughClientsError, SecureAggregationError
-from skfedcal.federation._mask_plan import MaskPlan, graph_size, plan_masks
+from skfedcal.federation._mask_plan import (
+    MaskPlan,
+    graph_size,
+    plan_masks,
+    to_bits,
+)
 from skfedcal.federation._masking_client import (
     MaskingClient,
     own_text,
     pair_text,
     signed_text,
+    survivors_text,
 )
 from skfedcal.federation._masking_server import masked_sum
 from skfedcal.federation._roster import Roster, SiteKey
@@ -130,7 +136,7 @@ def test_a_quarter_of_a_million_counts():
 
 
 def test_the_graph_is_symmetric_and_regular():
-    plan = plan_masks("run", 0, 101)
+    plan = replace(plan_masks("run", 0, 101), coin=b"any")
     holders = [set(plan.holders(i)) for i in range(101)]
     assert all(
         len(own) == plan.degree + 1 and i in own for i, own in enumerate(holders)
@@ -139,7 +145,8 @@ def test_the_graph_is_symmetric_and_regular():
 
 
 def test_the_ring_is_drawn_anew():
-    first, second = (plan_masks("run", 0, 101) for order in (b"a", b"b"))
+    plan = plan_masks("run", 0, 101)
+    first, second = (replace(plan, coin=coin) for coin in (b"a", b"b"))
     assert any(first.holders(i) != second.holders(i) for i in range(101))
 
 
@@ -249,56 +256,55 @@ def changed(stage, **changes):
     return meddle
 
 
+def bits(*clients):
+    """Change a set of clients to another one."""
+    return lambda _: to_bits(clients, 8)[:1]
+
+
 BAD_MESSAGES = {
     "another round": ("shares", {"round": lambda r: r + 1}, "not under way"),
     "another run": ("shares", {"run": lambda r: r + "x"}, "not under way"),
     "a key twice": ("shares", {"sealing": lambda k: [k[0]] * len(k)}, "the same"),
     "one key for two uses": ("shares", {"masking": lambda k: [k[1], *k[1:]]}, "same"),
-    "no neighbour": ("shares", {"peers": lambda p: [9, *p[1:]]}, "no neighbour"),
-    "itself": ("shares", {"peers": lambda p: [0, *p[1:]]}, "no neighbour"),
-    "a neighbour twice": ("shares", {"peers": lambda p: [p[1], *p[1:]]}, "neighbour"),
+    "no such client": ("shares", {"listed": bits(0, 1, 2, 3, 4, 7)}, "round has not"),
+    "without itself": ("shares", {"listed": bits(1, 2, 3, 4)}, "lacks those of this"),
+    "a long list": ("shares", {"listed": lambda b: b + bytes(1)}, "no 1 bytes"),
+    "no list": ("shares", {"listed": lambda b: b""}, "no 1 bytes"),
+    "fewer keys than clients": ("shares", {"sealing": lambda k: k[1:]}, "no list"),
+    "more keys than clients": ("shares", {"masking": lambda k: [*k, k[0]]}, "no list"),
+    "some names": ("shares", {"sites": lambda _: ["a", "b"]}, "are named"),
+    "odd names": ("shares", {"sites": lambda _: ["a\nb"] * 5}, "names of no sites"),
     "few keys": (
         "shares",
-        {name: lambda k: k[:1] for name in ("peers", "sealing", "masking")},
+        {
+            "listed": bits(0, 1),
+            "sealing": lambda k: k[:1],
+            "masking": lambda k: k[:1],
+        },
         "sent keys",
     ),
     "a broken key": ("shares", {"sealing": lambda k: [bytes(32), *k[1:]]}, "not valid"),
     "few shares": (
         "masked",
-        {"from": lambda p: p[:1], "sealed": lambda s: s[:1]},
+        {"shared": bits(0, 1), "sealed": lambda s: s[:1]},
         "holders",
     ),
-    "unknown sender": ("masked", {"from": lambda p: [9, *p[1:]]}, "sent no keys"),
+    "itself did not share": ("masked", {"shared": bits(1, 2, 3, 4)}, "not from this"),
     "a changed share": (
         "masked",
         {"sealed": lambda s: [bytes(len(s[0])), *s[1:]]},
         "changed",
     ),
+    "a cut share": ("masked", {"sealed": lambda s: [s[0][:-1], *s[1:]]}, "right size"),
     "shares swapped": (
         "masked",
         {"sealed": lambda s: [s[1], s[0], *s[2:]]},
         "changed",
     ),
-    "shares twice": (
-        "masked",
-        {
-            "from": lambda p: [p[0], p[0], *p[2:]],
-            "sealed": lambda s: [s[0], s[0], *s[2:]],
-        },
-        "sent no keys",
-    ),
-    "dead and alive": ("unmask", {"dead": lambda d: [*d, 1]}, "listed once"),
-    "not listed": ("unmask", {"alive": lambda a: a[:-1]}, "listed once"),
-    "itself dead": (
-        "unmask",
-        {"alive": lambda a: a[1:], "dead": lambda d: [*d, 0]},
-        "this one",
-    ),
-    "few alive": (
-        "unmask",
-        {"alive": lambda a: [0], "dead": lambda d: [1, 2, 3, 4]},
-        "needed",
-    ),
+    "one share twice": ("masked", {"sealed": lambda s: [s[0], *s[:-1]]}, "changed"),
+    "itself dead": ("unmask", {"survivors": bits(1, 2, 3, 4)}, "this one"),
+    "few alive": ("unmask", {"survivors": bits(0)}, "needed"),
+    "nobody alive": ("unmask", {"survivors": lambda b: b""}, "no 1 bytes"),
 }
 
 
@@ -315,7 +321,7 @@ def test_a_refused_unmask_cannot_be_asked_again():
     def meddle(stage, client, message):
         if stage == "unmask" and client == 0:
             kept["right"] = dict(message)
-            return message | {"dead": [*message["dead"], 1]}
+            return message | {"survivors": to_bits([0], 5)}
         return message
 
     wire = Wire(answers_of(5), meddle=meddle)
@@ -396,10 +402,10 @@ def test_a_site_does_not_mask_with_itself():
         client.keys(plan.to_message() | {"you": i})
         for i, client in enumerate((me, again, other))
     ]
-    message = {"run": "run", "round": 0, "peers": [1, 2]}
+    message = {"run": "run", "round": 0, "listed": to_bits(range(3), 3)}
     for name in ("sealing", "masking"):
         message[name] = [reply[name] for reply in sent[1:]]
-    message["sites"] = [reply["site"] for reply in sent[1:]]
+    message["sites"] = [reply["site"] for reply in sent]
     message["signatures"] = [reply["signature"] for reply in sent[1:]]
     with pytest.raises(SecureAggregationError, match="twice"):
         me.shares(message)
@@ -543,7 +549,8 @@ def test_the_state_is_plain():
         {"run": "other"},
         {"round_index": 1},
         {"threshold": 5},
-        {"order": b"o"},
+        {"coin": b"o"},
+        {"shared": b"s"},
         {"about": b"a"},
         {"n_clients": 7, "degree": 6},
     ],
@@ -556,6 +563,7 @@ def test_every_key_is_for_one_round_and_one_request(changes):
         lambda plan: pair_text(plan, b"mask", 1, 2),
         lambda plan: pair_text(plan, b"share", 1, 2),
         lambda plan: signed_text(plan, 1, "a", bytes(32), bytes(32)),
+        lambda plan: survivors_text(plan, 1, "a", b"\x07"),
     ):
         assert text(first) == text(replace(first))
         assert text(first) != text(second)

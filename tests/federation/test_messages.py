@@ -551,7 +551,7 @@ def test_masks_must_hide_enough():
     text, _ = write_request(replace(make_request(), n_clients=100))
 
     def asked(policy, *terms):
-        letter = MaskPlan("r", 0, *terms, b"ring").to_message()
+        letter = MaskPlan("r", 0, *terms).to_message()
         site = Site("a", rows_of("a"), policy=policy)
         return site.handle("keys", letter | {"you": 0, "request": text}, {})[0]
 
