@@ -55,7 +55,8 @@ class SitePolicy:
     ----------
     min_clients : int, default=3
         Least number of clients of a masked sum. Where each client masks with a part of
-        the others (above 50 clients) the site has the server's word for it.
+        the others (above 50 clients) a site without a roster has the server's word for
+        it.
     methods : tuple of str, default=None
         Names of algorithms that are answered, such as 'TemperaturePosterior' or
         'PooledFit:VectorMap'; None is all that the site knows.
@@ -81,7 +82,7 @@ class SitePolicy:
     max_colluders : int, default=0
         Clients of a sum that may tell the server what they know: the site does not
         count on their shares of noise, and demands that they cannot open masks (above
-        50 clients it has the server's word for that).
+        50 clients, if it has a roster; otherwise it has the server's word for that).
     min_neighbours : int, default=14
         Least number of others that the site masks with, where not all mask with all.
     max_values : int, default=10_000_000

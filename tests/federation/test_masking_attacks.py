@@ -355,6 +355,30 @@ def test_masks_do_not_cancel_between_sites_that_were_told_of_different_sharers()
     assert not np.array_equal(found, plain_sum(server.answers, range(6)))
 
 
+def test_masks_are_bound_to_the_list_of_all_who_shared():
+    """One site is told that a client far from it did not share."""
+    server = Server([MaskingClient() for _ in range(60)], plan_masks("run", 0, 60))
+
+    def meddle(stage, client, message):
+        if stage == "masked" and client == 0:
+            far = set(range(60)) - set(server.plan.holders(0))
+            message["shared"] = to_bits(set(range(60)) - {min(far)}, 60)
+        return message
+
+    server.meddle = meddle
+    server.until_masked()
+    assert not server.refusals
+    lists = dict.fromkeys(range(1, 60), range(60))
+    shares = server.opened(lists, {key: {} for key in lists})
+    found = server.sum_of(range(60), shares)
+    assert not np.array_equal(found, plain_sum(server.answers, range(60)))
+    server = Server([MaskingClient() for _ in range(60)], plan_masks("run", 0, 60))
+    server.until_masked()
+    shares = server.opened(lists, {key: {} for key in lists})
+    right = plain_sum(server.answers, range(60))
+    np.testing.assert_array_equal(server.sum_of(range(60), shares), right)
+
+
 FORGED = {
     "none": lambda good, server: {},
     "one too few": lambda good, server: dict(list(good.items())[:-1]),
