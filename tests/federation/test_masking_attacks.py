@@ -591,6 +591,8 @@ def test_a_site_with_a_roster_refuses_a_graph_that_a_dishonest_server_could_cut(
     for plan in (
         plan_masks("run", 0, 60),
         replace(plan_masks("run", 1, 60, active=True), threshold=14),
+        # Nobody's two secrets are opened, but the ring can be cut.
+        replace(plan_masks("run", 1, 60, active=True), threshold=18),
         replace(plan_masks("run", 2, 60, active=True), signers=5, quorum=3),
         replace(plan_masks("run", 3, 60, active=True), signers=0, quorum=0),
     ):
