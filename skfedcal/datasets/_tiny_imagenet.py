@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from skfedcal.datasets.formats._layout import (
     parts_of,
     scaled,
 )
+from skfedcal.datasets.formats._pillow import import_pillow
 
 __all__ = ["load_tiny_imagenet"]
 
@@ -99,7 +99,7 @@ def load_tiny_imagenet(
     ((1, 64, 64, 3), array([0]), ['n01443537'])
     """
     check_choice("split", split, SPLITS)
-    pillow = _import_pillow()
+    pillow = import_pillow("load_tiny_imagenet")
     get = _fetch if download else None
     (listing,) = LAYOUT.require(data_home, [["wnids.txt"]], get)
     root = listing.parent
@@ -115,17 +115,6 @@ def load_tiny_imagenet(
     return deliver(
         scaled(X, dtype), y, return_X_y, target_names=_words(root, wnids), wnids=wnids
     )
-
-
-def _import_pillow() -> ModuleType:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(
-            "load_tiny_imagenet needs Pillow to decode JPEG files, which is not "
-            'installed. Run: pip install "skfedcal[vision]", or pip install pillow.'
-        ) from error
-    return Image
 
 
 def _fetch(home: Path) -> None:

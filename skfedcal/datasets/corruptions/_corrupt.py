@@ -106,7 +106,7 @@ def corrupt(
         A key of `CORRUPTIONS`: "gaussian_noise", "shot_noise", "impulse_noise";
         "defocus_blur", "glass_blur", "motion_blur", "zoom_blur"; "snow", "frost",
         "fog", "brightness"; "contrast", "elastic_transform", "pixelate" or
-        "jpeg_compression".
+        "jpeg_compression", which needs Pillow (the extra ``vision``).
     severity : int, default=1
         From 1 to 5; 0 returns a copy.
     random_state : int, RandomState, Generator or None, default=None
@@ -173,8 +173,12 @@ def corrupt(
     The noise of an image is a function of the seed, the kind and the pixels of that
     image alone. Order, size and other members of the batch change nothing, and
     clients that spoil their own images with one seed get what a central run gives.
-    Equal images are spoilt equally. It does not depend on `severity`: a higher one is
-    more of the same, e.g. the same flakes and further ones.
+    Equal images get equal noise. The noise does not depend on `severity`: a higher
+    severity adds to a lower one, e.g. the same flakes and further ones.
+
+    "jpeg_compression" is deterministic. It saves each image with Pillow (quality of the
+    table, 4:2:0 chroma subsampling) and reads it back. Builds of Pillow with different
+    JPEG libraries may differ by rounding.
 
     References
     ----------

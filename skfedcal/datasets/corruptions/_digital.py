@@ -11,7 +11,7 @@ from skfedcal.datasets.corruptions._batch import (
     frequencies,
 )
 from skfedcal.datasets.corruptions._draws import Array
-from skfedcal.datasets.corruptions._jpeg import jpeg_roundtrip
+from skfedcal.datasets.formats._pillow import jpeg_roundtrip
 
 
 def contrast(batch: Batch, factor: float) -> Array:
@@ -52,5 +52,7 @@ def block_means(block: np.ndarray) -> Array:
 
 
 def jpeg_compression(batch: Batch, quality: int) -> Array:
-    """Compress and decompress as baseline JPEG."""
-    return jpeg_roundtrip(batch.planes * np.float32(255), quality) / np.float32(255)
+    """Compress and decompress as baseline JPEG, by Pillow."""
+    images = np.rint(np.moveaxis(batch.planes, 1, 3) * np.float32(255))
+    decoded = jpeg_roundtrip(np.ascontiguousarray(images, dtype=np.uint8), quality)
+    return np.moveaxis(decoded, 3, 1) / np.float32(255)

@@ -1,7 +1,8 @@
 """Numeric arrays of MATLAB files, version 5 (saved with ``-v6`` or ``-v7``).
 
-scipy reads them as well, but damaged bytes can end the process inside its compiled
-reader; this one checks every size before it follows it.
+``scipy.io.loadmat`` is not used, because damaged bytes can crash the process inside its
+compiled code (a segmentation fault, which no ``except`` catches). This reader checks
+every size before it uses it.
 """
 
 from __future__ import annotations

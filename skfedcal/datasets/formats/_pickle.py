@@ -1,4 +1,8 @@
-"""Pickled dictionaries of arrays, read without running what a pickle can run."""
+"""Pickled dictionaries of arrays, read without running code that a pickle may hold.
+
+torchvision reads the same files with ``pickle.load``, which runs any code in them, and
+needs torch. This reader builds arrays, lists and strings only.
+"""
 
 from __future__ import annotations
 
