@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from skfedcal.cli._command import UsageError
 from skfedcal.cli._files import check_input
@@ -68,7 +68,9 @@ def check_file(args: argparse.Namespace) -> None:
 
 
 def read_federation(
-    args: argparse.Namespace, console: Console, split: str | None = None
+    args: argparse.Namespace,
+    console: Console,
+    split: Literal["auto", "val", "test"] | None = None,
 ) -> Any:
     """Read FILE."""
     console.progress(f"reading {args.file}")

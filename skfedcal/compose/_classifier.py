@@ -1,8 +1,11 @@
 """Features in, calibrated probabilities out."""
 
+from __future__ import annotations
+
 import warnings
 from dataclasses import replace
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
@@ -39,6 +42,18 @@ from skfedcal.compose._rows import (
 )
 from skfedcal.compose._scores import classes_of, logits_of
 from skfedcal.data._partition import as_generator
+
+if TYPE_CHECKING:
+    from skfedcal._typing import (
+        Array,
+        ArrayLike,
+        CVSplits,
+        Estimator,
+        FloatArray,
+        RandomState,
+        Rows,
+    )
+    from skfedcal.privacy._report import PrivacyReport
 
 _NOT_COVERED = (
     "the classifier is public: it was trained without privacy on rows of these clients"
@@ -145,13 +160,13 @@ class FederatedCalibratedClassifier(
 
     def __init__(
         self,
-        estimator=None,
-        calibrator=None,
+        estimator: Estimator | None = None,
+        calibrator: BaseCalibrator | None = None,
         *,
-        cv=5,
-        calibration_size=0.2,
-        random_state=None,
-    ):
+        cv: CVSplits | Literal["holdout"] = 5,
+        calibration_size: float = 0.2,
+        random_state: RandomState = None,
+    ) -> None:
         self.estimator = estimator
         self.calibrator = calibrator
         self.cv = cv
@@ -159,7 +174,15 @@ class FederatedCalibratedClassifier(
         self.random_state = random_state
 
     @fit_context()
-    def fit(self, X, y, *, client_ids=None, sample_weight=None, **fit_params):
+    def fit(
+        self,
+        X: Rows,
+        y: ArrayLike,
+        *,
+        client_ids: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        **fit_params: object,
+    ) -> Self:
         """Fit classifier and calibrator.
 
         Parameters
@@ -181,8 +204,9 @@ class FederatedCalibratedClassifier(
         self : object
             Fitted classifier.
         """
-        X, y = indexable(X, check_target(y))
-        names, clients = encode_clients(client_ids, len(y))
+        target = check_target(y)
+        X, target = indexable(X, target)
+        names, clients = encode_clients(client_ids, len(target))
         frozen = isinstance(self.estimator, FrozenEstimator)
         calibrator = clone_calibrator(self.calibrator, frozen=frozen)
         weights = None if calibrator._privacy_model().private else sample_weight
@@ -190,19 +214,19 @@ class FederatedCalibratedClassifier(
         with undone_on_error(self):
             context = self._init_callback_context(max_subtasks=2)
             context.call_on_fit_task_begin(estimator=self)
-            made = self._fit_estimator(X, y, client_ids, clients, routed, context)
+            made = self._fit_estimator(X, target, client_ids, clients, routed, context)
             logits, rows = made
             self.classes_ = classes_of(self.estimator_)
             name_columns(calibrator, self.classes_)
             weights = check_method_params(X, {"w": weights}, rows)["w"]
-            data = calibration_data(logits, y[rows], weights, clients[rows], names)
+            data = calibration_data(logits, target[rows], weights, clients[rows], names)
             with fit_subtask(context, "calibrate", self, calibrator):
                 self.calibrator_ = calibrator.fit(**data)
             copy_feature_info(self.estimator_, self)
             context.call_on_fit_task_end(estimator=self)
             return self
 
-    def decision_function(self, X):
+    def decision_function(self, X: Rows) -> FloatArray:
         """Calibrated logits.
 
         Parameters
@@ -217,7 +241,7 @@ class FederatedCalibratedClassifier(
         """
         return self._calibrated("decision_function", X)
 
-    def predict_proba(self, X):
+    def predict_proba(self, X: Rows) -> FloatArray:
         """Calibrated probabilities.
 
         Parameters
@@ -232,7 +256,7 @@ class FederatedCalibratedClassifier(
         """
         return self._calibrated("predict_proba", X)
 
-    def predict_log_proba(self, X):
+    def predict_log_proba(self, X: Rows) -> FloatArray:
         """Logarithm of the calibrated probabilities.
 
         Parameters
@@ -247,7 +271,7 @@ class FederatedCalibratedClassifier(
         """
         return self._calibrated("predict_log_proba", X)
 
-    def predict(self, X):
+    def predict(self, X: Rows) -> Array:
         """Most probable class of each row.
 
         Parameters
@@ -263,7 +287,7 @@ class FederatedCalibratedClassifier(
         return self._calibrated("predict", X)
 
     @property
-    def privacy_(self):
+    def privacy_(self) -> PrivacyReport:
         """The guarantee of the calibrator."""
         check_is_fitted(self)
         report = self.calibrator_.privacy_
@@ -271,7 +295,7 @@ class FederatedCalibratedClassifier(
             return report
         return replace(report, assumptions=(*report.assumptions, _NOT_COVERED))
 
-    def get_metadata_routing(self):
+    def get_metadata_routing(self) -> MetadataRouter:
         """Route what `fit` is given to the classifier and the splitter.
 
         Returns

@@ -1,5 +1,9 @@
 """A classifier as a pipeline step that outputs logits."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
@@ -23,6 +27,11 @@ from skfedcal._sklearn_compat import (
 from skfedcal.compose._crossfit import out_of_fold_logits
 from skfedcal.compose._rows import check_target, copy_feature_info, fit_rows
 from skfedcal.compose._scores import classes_of, logits_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skfedcal._typing import ArrayLike, CVSplits, Estimator, FloatArray, Rows
 
 
 class LogitTransformer(
@@ -82,12 +91,12 @@ class LogitTransformer(
         "cv": ["cv_object", None],
     }
 
-    def __init__(self, estimator, *, cv=5):
+    def __init__(self, estimator: Estimator, *, cv: CVSplits | None = 5) -> None:
         self.estimator = estimator
         self.cv = cv
 
     @fit_context()
-    def fit(self, X, y=None, **params):
+    def fit(self, X: Rows, y: ArrayLike | None = None, **params: object) -> Self:
         """Fit the classifier unless it is frozen.
 
         Parameters
@@ -119,7 +128,9 @@ class LogitTransformer(
             context.call_on_fit_task_end(estimator=self)
             return self
 
-    def fit_transform(self, X, y=None, **params):
+    def fit_transform(
+        self, X: Rows, y: ArrayLike | None = None, **params: object
+    ) -> FloatArray:
         """Fit, and return logits of rows that the classifier has not seen.
 
         Parameters
@@ -147,7 +158,7 @@ class LogitTransformer(
             self.estimator, X, y, routed.estimator.fit, splits, self.classes_
         )
 
-    def transform(self, X):
+    def transform(self, X: Rows) -> FloatArray:
         """Logits of the classifier that was fitted on all rows.
 
         Parameters
@@ -163,7 +174,9 @@ class LogitTransformer(
         check_is_fitted(self)
         return logits_of(self.estimator_, X)
 
-    def get_feature_names_out(self, input_features=None):
+    def get_feature_names_out(
+        self, input_features: ArrayLike | None = None
+    ) -> NDArray[np.object_]:
         """Names of the columns, ``logit_<class>``.
 
         Parameters
@@ -179,7 +192,7 @@ class LogitTransformer(
         check_is_fitted(self)
         return np.asarray([f"logit_{label}" for label in self.classes_], dtype=object)
 
-    def get_metadata_routing(self):
+    def get_metadata_routing(self) -> MetadataRouter:
         """Route what `fit` is given to the classifier and the splitter.
 
         Returns

@@ -1,6 +1,10 @@
 """A trained torch module as a pipeline step that outputs logits."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from copy import deepcopy
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
@@ -15,6 +19,12 @@ from skfedcal.training._build import takes_tokens
 from skfedcal.training._run_module import module_logits
 from skfedcal.training._shapes import check_input_shape
 from skfedcal.training._torch import import_torch
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from skfedcal._typing import ArrayLike, FloatArray
 
 
 class TorchLogits(TransformerMixin, BaseEstimator):
@@ -78,14 +88,21 @@ class TorchLogits(TransformerMixin, BaseEstimator):
         "device": [str],
     }
 
-    def __init__(self, module, *, classes=None, input_shape=None, device="cpu"):
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        *,
+        classes: ArrayLike | None = None,
+        input_shape: Sequence[int] | None = None,
+        device: str = "cpu",
+    ) -> None:
         self.module = module
         self.classes = classes
         self.input_shape = input_shape
         self.device = device
 
     @fit_context()
-    def fit(self, X, y=None):
+    def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Copy the module and see what it makes of a row.
 
         Parameters
@@ -127,7 +144,7 @@ class TorchLogits(TransformerMixin, BaseEstimator):
             )
         return self
 
-    def transform(self, X):
+    def transform(self, X: ArrayLike) -> FloatArray:
         """Logits of the module.
 
         Parameters
@@ -144,7 +161,9 @@ class TorchLogits(TransformerMixin, BaseEstimator):
         rows = check_features(self, X, reset=False, allow_nd=True, dtype="numeric")
         return self._logits(rows)
 
-    def get_feature_names_out(self, input_features=None):
+    def get_feature_names_out(
+        self, input_features: ArrayLike | None = None
+    ) -> NDArray[np.object_]:
         """Names of the columns, ``logit_<class>``.
 
         Parameters

@@ -1,7 +1,11 @@
 """Federations on disk: files with logits, labels and clients."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from sklearn.utils import Bunch
@@ -20,10 +24,19 @@ from skfedcal.data._partition import rows_by_client
 from skfedcal.data.formats._read import read_arrays
 from skfedcal.data.formats._roles import CLIENT_NAMES, SCORE_NAMES, check_roles
 
+if TYPE_CHECKING:
+    from skfedcal._typing import ArrayLike, PathLike
+
 __all__ = ["load_federation", "save_federation"]
 
 
-def load_federation(path, *, split=None, columns=None, max_bytes=8 * 2**30):
+def load_federation(
+    path: PathLike,
+    *,
+    split: Literal["auto", "val", "test"] | None = None,
+    columns: Mapping[str, str] | None = None,
+    max_bytes: float = 8 * 2**30,
+) -> Bunch:
     """Read the logits, labels and clients of a model from a file or a folder.
 
     Parameters
@@ -132,17 +145,17 @@ def federation_of(arrays, found, path, split):
 
 
 def save_federation(
-    path,
-    logits,
-    labels,
+    path: PathLike,
+    logits: ArrayLike,
+    labels: ArrayLike,
     *,
-    client_ids=None,
-    client_names=None,
-    val_logits=None,
-    val_labels=None,
-    val_client_ids=None,
-    compress=True,
-):
+    client_ids: ArrayLike | None = None,
+    client_names: ArrayLike | None = None,
+    val_logits: ArrayLike | None = None,
+    val_labels: ArrayLike | None = None,
+    val_client_ids: ArrayLike | None = None,
+    compress: bool = True,
+) -> None:
     """Write logits, labels and clients to a file for `load_federation`.
 
     The file appears whole or not at all: a crash leaves an older file as it was.

@@ -1,6 +1,9 @@
 """Ways to split pooled rows into clients."""
 
+from __future__ import annotations
+
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -17,6 +20,11 @@ from skfedcal.data._deal import (
     skewed_ids,
 )
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skfedcal._typing import Array, ArrayLike, IntArray, RandomState, Rows
+
 __all__ = ["DirichletPartitioner", "GroupPartitioner", "IIDPartitioner"]
 
 # Outside this range a Dirichlet draw is one-hot, or its own mean, to double precision;
@@ -24,7 +32,7 @@ __all__ = ["DirichletPartitioner", "GroupPartitioner", "IIDPartitioner"]
 ALPHA_RANGE = (1e-200, 1e30)
 
 
-def as_generator(random_state):
+def as_generator(random_state: RandomState) -> np.random.Generator:
     """Turn any scikit-learn `random_state`, or a Generator, into a Generator."""
     if isinstance(random_state, np.random.Generator):
         return random_state
@@ -60,10 +68,10 @@ def _indexer(array):
 class _BasePartitioner(BaseEstimator):
     """Shared `assign`, `split` and checks; subclasses implement `_assign`."""
 
-    n_clients: int
+    n_clients: int | None
     min_size: int
 
-    def assign(self, y):
+    def assign(self, y: ArrayLike) -> IntArray:
         """Choose a client for each row.
 
         Parameters
@@ -80,10 +88,10 @@ class _BasePartitioner(BaseEstimator):
             labels = column_or_1d(from_tensor(y))
         return self._assign(labels)
 
-    def _assign(self, y):
+    def _assign(self, y: NDArray[Any]) -> IntArray:
         raise NotImplementedError
 
-    def split(self, X, y):
+    def split(self, X: Rows, y: ArrayLike) -> list[tuple[Array, Array]]:
         """Split the rows of `X` and `y` into clients.
 
         Parameters
@@ -98,9 +106,11 @@ class _BasePartitioner(BaseEstimator):
         clients : list of (X_k, y_k)
             One pair per client, in client order; this is what `fit` takes.
         """
-        n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
-        if n_rows != len(y):
-            raise ValueError(f"X has {n_rows} rows but y has {len(y)} labels.")
+        rows: Any = X
+        labels: Any = y
+        n_rows = rows.shape[0] if hasattr(X, "shape") else len(rows)
+        if n_rows != len(labels):
+            raise ValueError(f"X has {n_rows} rows but y has {len(labels)} labels.")
         client_ids = self.assign(y)
         n_clients = self.n_clients or int(client_ids.max(initial=-1)) + 1
         return rows_by_client(client_ids, n_clients, X, y)
@@ -108,7 +118,7 @@ class _BasePartitioner(BaseEstimator):
     def _check_sizes(self, n_rows):
         check_scalar(self.n_clients, "n_clients", Integral, min_val=1)
         check_scalar(self.min_size, "min_size", Integral, min_val=0)
-        needed = int(self.n_clients) * int(self.min_size)
+        needed = int(self.n_clients or 0) * int(self.min_size)
         if n_rows < needed:
             raise ValueError(
                 f"{n_rows} rows cannot give each of {self.n_clients} clients "
@@ -144,7 +154,11 @@ class IIDPartitioner(_BasePartitioner):
     array([4, 3, 3])
     """
 
-    def __init__(self, n_clients, *, min_size=1, random_state=None):
+    n_clients: int
+
+    def __init__(
+        self, n_clients: int, *, min_size: int = 1, random_state: RandomState = None
+    ) -> None:
         self.n_clients = n_clients
         self.min_size = min_size
         self.random_state = random_state
@@ -216,9 +230,17 @@ class DirichletPartitioner(_BasePartitioner):
     [(250,), (250,), (250,), (250,)]
     """
 
+    n_clients: int
+
     def __init__(
-        self, n_clients, alpha, *, balance=False, min_size=1, random_state=None
-    ):
+        self,
+        n_clients: int,
+        alpha: float,
+        *,
+        balance: bool = False,
+        min_size: int = 1,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_clients = n_clients
         self.alpha = alpha
         self.balance = balance
@@ -281,7 +303,9 @@ class GroupPartitioner(_BasePartitioner):
     array([1, 0, 1, 0, 1])
     """
 
-    def __init__(self, groups, n_clients=None, *, min_size=1):
+    def __init__(
+        self, groups: ArrayLike, n_clients: int | None = None, *, min_size: int = 1
+    ) -> None:
         self.groups = groups
         self.n_clients = n_clients
         self.min_size = min_size

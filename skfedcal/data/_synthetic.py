@@ -1,6 +1,9 @@
 """Synthetic logits of a badly calibrated classifier, with the truth known."""
 
+from __future__ import annotations
+
 from numbers import Integral, Real
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.utils import Bunch, check_scalar
@@ -11,6 +14,9 @@ from skfedcal.data._partition import (
     as_generator,
     rows_by_client,
 )
+
+if TYPE_CHECKING:
+    from skfedcal._typing import RandomState
 
 __all__ = ["make_federation"]
 
@@ -27,21 +33,21 @@ MAX_NUMBERS = 2**37
 
 
 def make_federation(
-    n_clients=100,
-    n_samples=10_000,
-    n_classes=10,
+    n_clients: int = 100,
+    n_samples: int = 10_000,
+    n_classes: int = 10,
     *,
-    temperature=1.8,
-    class_bias=0.0,
-    noise=0.3,
-    alpha=0.1,
-    balance=False,
-    min_size=1,
-    separation=2.0,
-    n_test=10_000,
-    dtype=np.float32,
-    random_state=None,
-):
+    temperature: float = 1.8,
+    class_bias: float = 0.0,
+    noise: float = 0.3,
+    alpha: float | None = 0.1,
+    balance: bool = False,
+    min_size: int = 1,
+    separation: float = 2.0,
+    n_test: int = 10_000,
+    dtype: type[np.float32] | type[np.float64] = np.float32,
+    random_state: RandomState = None,
+) -> Bunch:
     r"""Make logits and labels of clients with label skew.
 
     Parameters

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import Bunch, check_array
 
 from skfedcal._params import as_number
+from skfedcal._typing import RandomState
 from skfedcal.data._arrays import clear_errors, from_tensor, read_array
 from skfedcal.data._partition import as_generator
 from skfedcal.datasets._resample import check_size, check_strength
@@ -25,7 +24,7 @@ def feature_shift(
     *,
     columns: ArrayLike | None = None,
     fill: float | None = None,
-    random_state: Any = None,
+    random_state: RandomState = None,
 ) -> Bunch:
     r"""Measure the columns of a table differently.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from scipy.special import softmax
 from sklearn.utils import Bunch, check_scalar
 
 from skfedcal._params import as_number
+from skfedcal._typing import RandomState
 from skfedcal.data._partition import IIDPartitioner, as_generator, rows_by_client
 from skfedcal.data._synthetic import MAX_NUMBERS
 from skfedcal.datasets._resample import MAX_TILT, check_strength
@@ -32,7 +32,7 @@ def make_shift(
     separation: float = 1.5,
     n_train: int = 5000,
     n_test: int = 5000,
-    random_state: Any = None,
+    random_state: RandomState = None,
 ) -> Bunch:
     r"""Make training rows, and rows of clients after the world has changed.
 

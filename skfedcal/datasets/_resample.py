@@ -12,6 +12,7 @@ from scipy.stats import rankdata
 from sklearn.utils import Bunch, check_array, check_scalar, column_or_1d
 
 from skfedcal._sklearn_compat import num_samples
+from skfedcal._typing import RandomState
 from skfedcal.data._arrays import clear_errors, distinct, from_tensor, read_array
 from skfedcal.data._partition import as_generator
 
@@ -32,7 +33,7 @@ def label_shift(
     *,
     strength: float = 1.0,
     n_samples: int | None = None,
-    random_state: Any = None,
+    random_state: RandomState = None,
 ) -> Bunch:
     r"""Draw rows so that classes have other frequencies.
 
@@ -120,7 +121,7 @@ def covariate_shift(
     *,
     direction: ArrayLike | None = None,
     n_samples: int | None = None,
-    random_state: Any = None,
+    random_state: RandomState = None,
 ) -> Bunch:
     r"""Draw rows from one side of the feature space more often.
 

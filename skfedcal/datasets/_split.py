@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from skfedcal._typing import RandomState
 from skfedcal.data._arrays import read_array
 from skfedcal.data._parse import parse_clients
 from skfedcal.data._partition import _indexer, as_generator
@@ -22,7 +23,7 @@ def split_clients(
     clients: Sequence[Any] | Mapping[Any, Any],
     fractions: ArrayLike = (0.8, 0.1, 0.1),
     *,
-    random_state: Any = None,
+    random_state: RandomState = None,
 ) -> tuple[Any, ...]:
     r"""Divide the rows of each client at random into parts.
 

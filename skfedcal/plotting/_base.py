@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from skfedcal._typing import RandomState
 from skfedcal.evaluation._histogram import ScoreHistogram
 from skfedcal.evaluation._intervals import check_level
 from skfedcal.plotting._style import set_cycle
@@ -42,7 +43,7 @@ class FedDisplay:
         *,
         client_ids: Any = None,
         privacy: Any = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
         ax: Any = None,
         name: str | None = None,
         ci: float = 0.95,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from skfedcal._typing import RandomState
 from skfedcal.data._arrays import distinct, join, read_array
 from skfedcal.metrics._labels import check_vector
 from skfedcal.plotting._base import pyplot
@@ -97,7 +98,7 @@ def plot_tsne(
     labels: ArrayLike,
     *,
     max_rows: int = 1000,
-    random_state: Any = None,
+    random_state: RandomState = None,
     axes: Any = None,
     **kwargs: Any,
 ) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from skfedcal._typing import RandomState
 from skfedcal.data._arrays import read_array
 from skfedcal.data._partition import as_generator
 from skfedcal.datasets.corruptions import _blur, _digital, _noise, _weather
@@ -93,7 +94,7 @@ CORRUPTIONS: Mapping[str, str] = MappingProxyType(
 
 
 def corrupt(
-    images: ArrayLike, kind: str, severity: int = 1, *, random_state: Any = None
+    images: ArrayLike, kind: str, severity: int = 1, *, random_state: RandomState = None
 ) -> NDArray[np.uint8]:
     r"""Spoil images in one of 15 ways.
 
