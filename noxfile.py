@@ -81,7 +81,7 @@ def oldest(session: nox.Session) -> None:
         "pytest==8.0.0",
         "pytest-xdist==3.6.1",
         "hypothesis==6.100.0",
-        "pandas==2.1.0",
+        "pandas==2.2.2",
     )
     session.run("pytest", "-n", "2", "-q", *(session.posargs or SMOKE), env=ONE_THREAD)
 

@@ -100,7 +100,8 @@ def resolve_classes(y, classes, *, n_columns, names=None, private=False):
 def _distinct(y, n_columns):
     """Sorted distinct labels; counted, not sorted, where labels are column numbers."""
     if y.dtype.kind in "iu" and y.size and y.min() >= 0 and y.max() <= n_columns + 1:
-        return np.flatnonzero(np.bincount(y)).astype(y.dtype)
+        # bincount of older numpy refuses uint64; these labels are small.
+        return np.flatnonzero(np.bincount(y.astype(np.int64))).astype(y.dtype)
     with clear_errors("y"):
         check_classification_targets(y)
     return distinct(y, "y")

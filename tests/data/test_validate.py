@@ -482,7 +482,7 @@ def test_constant_logits_say_so():
 
 
 def test_bfloat16_tensors_are_read():
-    import torch
+    torch = pytest.importorskip("torch")
 
     rows = torch.tensor([[2.0, 0.0], [0.0, 2.0], [1.0, 0.0]], dtype=torch.bfloat16)
     labels = np.array([0, 1, 1])
