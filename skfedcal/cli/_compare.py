@@ -78,7 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=class_prior,
         metavar="P",
         help="public class frequencies, for methods that can use them: uniform, "
-        "private, or numbers with commas",
+        "private, or comma-separated numbers",
     )
     _add_rows_options(parser.add_argument_group("rows and rounds"))
     work = parser.add_argument_group("work")
@@ -91,10 +91,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     work.add_argument(
         "--store",
         metavar="DIR",
-        help="where finished cells are kept (default: the cache folder of the user)",
+        help="folder for finished cells (default: the cache folder of the user)",
     )
     work.add_argument(
-        "--fresh", action="store_true", help="run all cells again, keep none"
+        "--fresh", action="store_true", help="ignore stored cells and store none"
     )
 
 
@@ -103,22 +103,22 @@ def _add_rows_options(group: argparse._ArgumentGroup) -> None:
         "--clients",
         type=positive_count,
         metavar="N",
-        help="clients to deal rows to that have none (default: 100), or to draw from "
-        "those there are (default: all)",
+        help="number of clients that rows without clients are assigned to "
+        "(default: 100), or that are sampled from the given clients (default: all)",
     )
     group.add_argument(
         "--beta",
         type=positive_number,
         default=0.1,
         metavar="B",
-        help="label skew of rows that are dealt out (default: 0.1)",
+        help="label skew of rows that are assigned to clients (default: 0.1)",
     )
     group.add_argument(
         "--test-size",
         type=chance_number,
         default=0.5,
         metavar="S",
-        help="share of rows for the test, if FILE has no val rows (default: 0.5)",
+        help="share of rows for testing, if FILE has no val rows (default: 0.5)",
     )
     group.add_argument(
         "--rounds", type=positive_count, metavar="N", help="rounds of all methods"
@@ -158,8 +158,9 @@ def run_comparison(args: argparse.Namespace, console: Console) -> Comparison:
     rows = federation if federation.val is None else federation.val
     if rows.client_ids is None:
         console.progress(
-            f"{args.file} has no clients: its rows are dealt to {args.clients or 100} "
-            f"with label skew, Dirichlet beta = {args.beta:g}"
+            f"{args.file} has no clients: its rows are assigned to "
+            f"{args.clients or 100} clients with label skew, Dirichlet beta = "
+            f"{args.beta:g}"
         )
     store = None if args.fresh else args.store or cache_folder()
     jobs = args.jobs or os.cpu_count() or 1
@@ -188,7 +189,8 @@ def run_comparison(args: argparse.Namespace, console: Console) -> Comparison:
     except KeyboardInterrupt:
         if store is not None:
             to_stderr(
-                f"[finished cells are kept in {store}: the same command goes on there]"
+                f"[finished cells are stored in {store}; run the same command to "
+                f"continue]"
             )
         raise
     extra = {"file": file_name(args.file), "command": command_text(args)}

@@ -1,4 +1,4 @@
-"""What a command says: results on stdout, everything else on stderr."""
+"""Output of a command: results on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Console:
             to_stderr(f"[{elapsed:5.1f} s] {text}")
 
     def detail(self, text: str) -> None:
-        """Say what few want to know."""
+        """Print a detail, with --verbose only."""
         if self.verbose:
             to_stderr(text)
 
@@ -75,7 +75,7 @@ class Console:
 
 
 def to_stderr(text: str) -> None:
-    """Print to stderr; a reader that has gone away must not end a paid fit."""
+    """Print to stderr; a closed pipe must not end a fit that has spent privacy."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:

@@ -62,7 +62,7 @@ def read_columns(args: argparse.Namespace) -> dict[str, str] | None:
 
 
 def check_file(args: argparse.Namespace) -> None:
-    """Raise if there is nothing to read, or the options cannot be; reads nothing."""
+    """Raise if FILE is missing or the options are invalid; reads nothing."""
     read_columns(args)
     check_input(args.file, EXPECTED, folder=True)
 

@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _noted_interrupts() -> Iterator[list[int]]:
-    """Give a list that is not empty once Ctrl-C was pressed.
+    """Yield a list that is no longer empty once Ctrl-C was pressed.
 
     An interrupt in the middle of the import of a compiled module comes out of it as
     another exception.

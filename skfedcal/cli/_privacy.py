@@ -30,10 +30,10 @@ def add_privacy_options(group: argparse._ArgumentGroup) -> None:
         "--delta",
         type=chance_number,
         metavar="D",
-        help="chance that the bound fails (default: min(1e-5, 1 / (10 clients)))",
+        help="probability that the bound fails (default: min(1e-5, 1 / (10 clients)))",
     )
     group.add_argument(
-        "--ledger", metavar="PATH", help="JSONL file that adds up what was spent"
+        "--ledger", metavar="PATH", help="JSONL file that records the privacy spent"
     )
     group.add_argument(
         "--budget",
@@ -52,10 +52,13 @@ def check_privacy(args: argparse.Namespace) -> None:
             if getattr(args, name) is not None:
                 raise UsageError(f"--{name} needs --eps: nothing is spent without it.")
     if args.budget is not None and args.ledger is None:
-        raise UsageError("--budget needs --ledger PATH, the file that adds it up.")
+        raise UsageError(
+            "--budget needs --ledger PATH, the file that records what is spent."
+        )
     if args.ledger is not None and args.seed is not None:
         raise UsageError(
-            "--ledger refuses --seed: repeatable noise hides nothing. Leave out --seed "
+            "--ledger cannot be combined with --seed: repeatable noise gives no "
+            "privacy. Leave out --seed "
             "for a release, or --ledger for a simulation."
         )
 

@@ -94,7 +94,7 @@ class FederatedCalibratedClassifier(
         Share of its rows that each client keeps for calibration with
         ``cv='holdout'``, stratified by class.
     random_state : int, RandomState instance or None, default=None
-        Which rows ``cv='holdout'`` keeps.
+        Seed of the split for ``cv='holdout'``.
 
     Attributes
     ----------
@@ -108,9 +108,9 @@ class FederatedCalibratedClassifier(
         The guarantee of the calibrator. Unless the classifier is frozen, it lists
         among its assumptions that the classifier is not covered.
     n_features_in_ : int
-        Number of features, if `estimator_` tells it.
+        Number of features, if `estimator_` defines it.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if `estimator_` tells them.
+        Names of the features, if `estimator_` defines them.
 
     See Also
     --------
@@ -192,12 +192,13 @@ class FederatedCalibratedClassifier(
         y : array-like of shape (n_samples,)
             Labels.
         client_ids : array-like of shape (n_samples,), default=None
-            Client that owns each row; told the classifier, too, if its `fit` takes it.
+            Client that owns each row; also passed to the classifier if its `fit`
+            accepts it.
         sample_weight : array-like of shape (n_samples,), default=None
             Weight of each row, for the classifier and a calibrator without privacy.
         **fit_params : dict
-            Passed to `fit` of the classifier; under metadata routing, to whoever
-            requests it.
+            Passed to `fit` of the classifier; under metadata routing, to the object
+            that requests it.
 
         Returns
         -------

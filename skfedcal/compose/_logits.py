@@ -56,9 +56,9 @@ class LogitTransformer(
     classes_ : ndarray of shape (n_classes,)
         Labels of the columns.
     n_features_in_ : int
-        Number of features, if `estimator_` tells it.
+        Number of features, if `estimator_` defines it.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if `estimator_` tells them.
+        Names of the features, if `estimator_` defines them.
 
     See Also
     --------
@@ -106,8 +106,8 @@ class LogitTransformer(
         y : array-like of shape (n_samples,), default=None
             Labels; only a frozen estimator does without.
         **params : dict
-            Passed to `fit` of the classifier; under metadata routing, to whoever
-            requests it.
+            Passed to `fit` of the classifier; under metadata routing, to the object
+            that requests it.
 
         Returns
         -------

@@ -41,7 +41,7 @@ def predict_rows(estimator, X, rows, train):
 
 
 def copy_feature_info(source, target):
-    """Let `target` say about features what `source` says."""
+    """Copy the number and names of features from `source` to `target`."""
     for name in ("n_features_in_", "feature_names_in_"):
         if hasattr(source, name):
             setattr(target, name, getattr(source, name))

@@ -8,8 +8,8 @@ from skfedcal import _logits
 __all__ = ["classes_of", "logits_of"]
 
 # Forests and neighbours give probability 0 to a class that got no vote. No temperature
-# can mend the log of 0 (floored at 1e-308 it drove T to 250), so such a class is given
-# this much, or the least of its row.
+# can correct the log of 0 (floored at 1e-308 it drove T to 250), so such a class is
+# given this much, or the least of its row.
 NO_VOTE = 1e-3
 
 # A smaller probability than rounding leaves next to 1. Naive Bayes has logarithms of

@@ -103,7 +103,7 @@ class TorchLogits(TransformerMixin, BaseEstimator):
 
     @fit_context()
     def fit(self, X: ArrayLike, y: object = None) -> Self:
-        """Copy the module and see what it makes of a row.
+        """Copy the module and find its number of classes.
 
         Parameters
         ----------
@@ -124,7 +124,8 @@ class TorchLogits(TransformerMixin, BaseEstimator):
         torch = import_torch()
         if not isinstance(self.module, torch.nn.Module):
             raise TypeError(
-                f"module={self.module!r} is no torch.nn.Module; pass a trained module, "
+                f"module={self.module!r} is not a torch.nn.Module; pass a trained "
+                f"module, "
                 "not its class."
             )
         rows = check_features(self, X, reset=True, allow_nd=True, dtype="numeric")
@@ -201,7 +202,8 @@ class TorchLogits(TransformerMixin, BaseEstimator):
         if logits.ndim != 2:
             raise ValueError(
                 f"{type(self.module_).__name__} gives an output of shape "
-                f"{logits.shape} for {len(rows)} rows; one row of logits each is needed"
+                f"{logits.shape} for {len(rows)} rows; one row of logits per row is "
+                f"needed"
                 "."
             )
         return logits

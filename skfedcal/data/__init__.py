@@ -1,4 +1,4 @@
-"""Clients: the forms a user can hand over, and the one form algorithms see."""
+"""Clients: the accepted forms of input, and the one form that algorithms use."""
 
 from typing import TYPE_CHECKING
 

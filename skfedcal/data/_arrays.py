@@ -1,4 +1,4 @@
-"""Make arrays of whatever a caller holds; errors name the argument.
+"""Convert arguments to arrays; errors name the argument.
 
 numpy, pandas and torch each raise their own kinds of error on values that are none.
 """
@@ -15,7 +15,7 @@ __all__ = ["clear_errors", "distinct", "from_tensor", "join", "read_array"]
 
 @contextmanager
 def clear_errors(what: str) -> Iterator[None]:
-    """Let scikit-learn's words through and put those of others behind `what`."""
+    """Pass on scikit-learn's messages and prefix those of others with `what`."""
     try:
         # scikit-learn compares labels with whole numbers: 1e308 is none, quietly.
         with np.errstate(invalid="ignore", over="ignore"):
@@ -29,7 +29,7 @@ def clear_errors(what: str) -> Iterator[None]:
 
 
 def read_array(value: Any, what: str, dtype: Any = None) -> NDArray[Any]:
-    """Array of `value`; raises an error that names `what` where there is none."""
+    """Array of `value`; raises an error that names `what` if it cannot be converted."""
     try:
         array = np.asarray(from_tensor(value))
         if dtype is None:
@@ -50,7 +50,9 @@ def join(parts: Sequence[NDArray[Any]], what: str) -> NDArray[Any]:
     try:
         return np.concatenate(parts)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{what} of clients do not go together: {error}") from error
+        raise ValueError(
+            f"{what} of the clients cannot be concatenated: {error}"
+        ) from error
 
 
 def distinct(values: Any, what: str, **options: Any) -> Any:

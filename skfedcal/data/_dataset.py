@@ -103,7 +103,7 @@ class FederatedDataset:
             raise TypeError(f"names={self.names!r}: pass a list of names.")
         if len(self.names) != len(self):
             raise ValueError(
-                f"{len(self.names)} names are given of {len(self)} clients."
+                f"{len(self.names)} names are given for {len(self)} clients."
             )
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class FederatedDataset:
 
     @property
     def filled(self) -> Array:
-        """Whether each client has a row that counts."""
+        """Whether each client has a row of positive weight."""
         if self.weights is None:
             return self.sizes > 0
         start, stop = self.offsets[0], self.offsets[-1]

@@ -1,4 +1,4 @@
-"""Deal rows out to clients: Dirichlet shares, repairs, merges; pure numpy."""
+"""Assign rows to clients: Dirichlet shares, repairs, merges; pure numpy."""
 
 import heapq
 

@@ -1,4 +1,4 @@
-"""Clients of raw features and labels -> `FederatedDataset`; for what trains models."""
+"""Clients of raw features and labels -> `FederatedDataset`; for model training."""
 
 import warnings
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _FLOATS = (np.float64, np.float32)
 # Far below the root of the largest float: covariances have squares.
 _LARGEST = 1e140
 
-# Said in the report of a fit whose classes nobody gave.
+# Assumption in the report of a fit whose classes were read from y.
 LABELS_PUBLIC = "the set of class labels, read from y, is public"
 
 
@@ -75,10 +75,10 @@ def read_features(
 
 
 def check_features(estimator, X, *, reset, **checks):
-    """Validate rows of features; a float type is kept."""
+    """Validate rows of features; a float type is preserved."""
     kind = getattr(getattr(X, "dtype", None), "kind", None)
     if kind in ("m", "M"):
-        raise TypeError(f"X holds dates or spans of time ({X.dtype}); pass numbers.")
+        raise TypeError(f"X holds dates or durations ({X.dtype}); pass numbers.")
     with clear_errors("X"):
         rows = validate_data(
             estimator, from_tensor(X), **{"dtype": _FLOATS, "reset": reset, **checks}
@@ -125,7 +125,7 @@ def _check_client(X, name, size, blocks, columns):
         )
     if block.dtype.kind in "mM":
         raise TypeError(
-            f"The features of client {name!r} are dates or spans of time; pass numbers."
+            f"The features of client {name!r} are dates or durations; pass numbers."
         )
     if len(block) != size:
         raise ValueError(
@@ -137,7 +137,9 @@ def _check_client(X, name, size, blocks, columns):
             f"have {blocks[0].shape[1:]}."
         )
     if columns is not None and list(getattr(X, "columns", ())) != list(columns):
-        raise ValueError(f"Client {name!r} has other column names than the first one.")
+        raise ValueError(
+            f"Client {name!r} has different column names than the first client."
+        )
     return block
 
 

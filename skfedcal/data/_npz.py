@@ -1,4 +1,4 @@
-"""Read .npz files that nobody vouches for."""
+"""Read untrusted .npz files."""
 
 import math
 import zipfile

@@ -130,7 +130,9 @@ def _check_names(client_ids, n_clients):
             "list of clients pass one id per client, not per sample."
         )
     if len(set(map(str, names))) != n_clients:
-        raise ValueError("client_ids holds a name twice; names of clients must differ.")
+        raise ValueError(
+            "client_ids contains a duplicate name; client names must be unique."
+        )
     return names
 
 

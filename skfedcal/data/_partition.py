@@ -41,7 +41,7 @@ def as_generator(random_state: RandomState) -> np.random.Generator:
 
 
 def rows_by_client(client_ids, n_clients, *arrays):
-    """List one tuple of array parts per client; row order within a client is kept.
+    """List one tuple of array parts per client; row order within a client is preserved.
 
     The parts are views of one copy, or of `arrays` when rows are sorted by client.
     """
@@ -128,7 +128,7 @@ class _BasePartitioner(BaseEstimator):
 
 
 class IIDPartitioner(_BasePartitioner):
-    """Deal rows to clients at random, in equal shares.
+    """Assign rows to clients at random, in equal shares.
 
     Parameters
     ----------

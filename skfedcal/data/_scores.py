@@ -1,4 +1,4 @@
-"""Check rows of scores and bring them into the form of logits, one column a class."""
+"""Check rows of scores and convert them to logits, one column per class."""
 
 import numpy as np
 from sklearn.utils.validation import validate_data
@@ -47,7 +47,7 @@ def _is_clean(estimator, X, reset):
 def _as_table(estimator, X, reset):
     """One column of 1-D input; other input as it is."""
     if getattr(getattr(X, "dtype", None), "kind", None) in ("m", "M"):
-        raise TypeError(f"X holds dates or spans of time ({X.dtype}); pass numbers.")
+        raise TypeError(f"X holds dates or durations ({X.dtype}); pass numbers.")
     if _is_1d(X):
         if not reset and estimator.n_features_in_ != 1:
             raise ValueError(

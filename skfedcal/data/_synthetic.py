@@ -1,4 +1,4 @@
-"""Synthetic logits of a badly calibrated classifier, with the truth known."""
+"""Synthetic logits of a miscalibrated classifier whose true parameters are known."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _check_dtype(dtype):
     try:
         dtype = np.dtype(dtype)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"dtype={dtype!r} is no type of numbers: {error}") from error
+        raise TypeError(f"dtype={dtype!r} is not a numeric type: {error}") from error
     if dtype not in (np.float32, np.float64):
         raise ValueError(f"dtype must be float32 or float64, got {dtype}.")
     return dtype

@@ -1,4 +1,4 @@
-"""From whatever columns a model gives to logits, one column a class.
+"""Convert scores of a model to logits, one column per class.
 
 Needs numpy only: a site reads its own file with it.
 """
@@ -26,7 +26,7 @@ _SUM_TOLERANCE = 1e-3
 
 
 def check_finite(X):
-    """Refuse rows that are no scores; -inf is allowed next to a finite score."""
+    """Refuse rows that are not scores; -inf is allowed next to a finite score."""
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(X.sum()):  # one pass, and nearly always the only one
             return
@@ -62,7 +62,7 @@ def usable_rows(X, n_classes, *, input_type):
 
 
 def to_logits(X, n_classes, *, input_type, warn=False, stacklevel=5):
-    """Logits with one column per class, from whatever columns the user has.
+    """Logits with one column per class, from the columns that the user has.
 
     Returns X itself where it has that form already.
     """

@@ -105,7 +105,7 @@ def _group(ids):
 
 
 def is_missing(value):
-    """Whether an id is None, NaN or what pandas has for it."""
+    """Whether an id is None, NaN or missing in the sense of pandas."""
     # pandas.NA is neither equal nor unequal to anything.
     other = value != value
     return value is None or not isinstance(other, (bool, np.bool_)) or bool(other)
@@ -156,7 +156,7 @@ def _check_client(raw, i, name, size, blocks, columns):
         )
     if block.dtype.kind in "mM":
         raise TypeError(
-            f"The logits of client {name!r} are dates or spans of time; pass numbers."
+            f"The logits of client {name!r} are dates or durations; pass numbers."
         )
     block = block.reshape(-1, 1) if block.ndim == 1 and block.size else block
     if len(block) != size:
@@ -174,7 +174,9 @@ def _check_client(raw, i, name, size, blocks, columns):
             f"{blocks[0].shape[1]}."
         )
     if columns is not None and list(getattr(X, "columns", ())) != list(columns):
-        raise ValueError(f"Client {name!r} has other column names than the first one.")
+        raise ValueError(
+            f"Client {name!r} has different column names than the first client."
+        )
     return block
 
 

@@ -1,4 +1,4 @@
-"""Data to try things on: public sets on disk, and data before and after a shift.
+"""Data for experiments: public data sets on disk, and data before and after a shift.
 
 Examples
 --------

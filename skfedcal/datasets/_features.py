@@ -1,4 +1,4 @@
-"""Shift by measuring differently: noise, gain, offset and lost columns."""
+"""Measurement shift: noise, gain, offset and missing columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def feature_shift(
     fill: float | None = None,
     random_state: RandomState = None,
 ) -> Bunch:
-    r"""Measure the columns of a table differently.
+    r"""Apply a measurement shift to the columns of a table.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ def make_shift(
     n_test: int = 5000,
     random_state: RandomState = None,
 ) -> Bunch:
-    r"""Make training rows, and rows of clients after the world has changed.
+    r"""Make training rows, and rows of clients after a distribution shift.
 
     Parameters
     ----------

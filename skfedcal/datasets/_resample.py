@@ -1,4 +1,4 @@
-"""Shift by drawing rows anew: other class frequencies, or another part of the space."""
+"""Shift by resampling rows: other class frequencies, or another part of the space."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def covariate_shift(
 
 
 def check_size(table: NDArray) -> None:
-    """Refuse numbers whose squares are none."""
+    """Refuse numbers whose squares overflow."""
     if (np.abs(table, dtype=np.float64) > LARGEST).any():
         raise ValueError(f"X has values above {LARGEST:g}; scale the columns first.")
 

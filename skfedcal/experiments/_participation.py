@@ -75,7 +75,7 @@ def participation_grid(
     seeds : sequence of int, default=(0, 1, 2)
         Each makes another test set, other clients and other first parameters.
     store : str or path-like, default=None
-        Folder where finished fits are kept; a run that was killed goes on.
+        Folder for finished fits; an interrupted run continues from them.
     **params : dict
         Parameters of `FedAvgClassifier`. Unless given: an MLP of 64, at most 100
         rounds, batches of 10, ``lr=0.1``.
@@ -124,7 +124,7 @@ def participation_grid(
             work = partial(_end, clf, split, target_accuracy)
             settings = {**names, **sizes, "data": data, "params": clf.get_params()}
             cell = {"C": share, "E": n_epochs, "seed": names["seed"]}
-            end = cells.kept({"table": "participation", **settings}, work)
+            end = cells.cached({"table": "participation", **settings}, work)
             runs.append({**cell, **end})
     return ResultTable(
         f"Rounds to an accuracy of {target_accuracy:.0%} by share C of clients and "
@@ -137,7 +137,7 @@ def participation_grid(
 
 
 def _end(clf: Any, split: Split, target: float) -> dict[str, float]:
-    """Train; what the last round left."""
+    """Train, and return the result of the last round."""
     rows, labels, ids = split.train
     clf.fit(rows, labels, client_ids=ids)
     last = asdict(clf.scores_[-1])

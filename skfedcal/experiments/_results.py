@@ -169,7 +169,7 @@ class ResultTable:
         return stream.getvalue()
 
     def to_json(self) -> str:
-        """Return title, settings and all runs; a value that there is not is null."""
+        """Return title, settings and all runs; a missing value is null."""
         record = {
             "title": self.title,
             "settings": _plain(self.settings),

@@ -1,4 +1,4 @@
-"""What is measured on test rows, each error next to what sampling alone makes."""
+"""Scores on test rows, each error next to its finite-sample floor."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def skew_table(
     seeds : sequence of int, default=(0, 1, 2)
         Each makes another test set, other clients and other first parameters.
     store : str or path-like, default=None
-        Folder where finished fits are kept; a run that was killed goes on.
+        Folder for finished fits; an interrupted run continues from them.
     **params : dict
         Parameters of `FedAvgClassifier` for all methods. Unless given: an MLP of 64,
         10 rounds of all clients, three passes each, ``lr=0.02`` and ``momentum=0.9``.
@@ -92,7 +92,7 @@ def skew_table(
         for method, make in makers.items():
             which = {**names, **sizes, "data": data, "make": make, "params": merged}
             work = partial(_scores, make, split, names["seed"], merged)
-            scores = cells.kept({"table": "skew", **which}, work)
+            scores = cells.cached({"table": "skew", **which}, work)
             runs.append({**names, "method": method, **scores})
     return ResultTable(
         "Training methods by label skew",

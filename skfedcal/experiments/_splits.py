@@ -71,7 +71,7 @@ def read_splits(
 
 
 def check_lists(**given: Any) -> None:
-    """Raise for what has no entries to go through."""
+    """Raise for an empty list."""
     for name, values in given.items():
         listed = isinstance(values, list | tuple | range | np.ndarray)
         if not listed or getattr(values, "shape", None) == ():
@@ -88,7 +88,7 @@ def split_rows(
     calibration_size: float = 0.0,
     seed: int,
 ) -> Split:
-    """Deal a stratified part of the rows to clients, each of which keeps some back.
+    """Assign a stratified part of the rows to clients, each of which holds some out.
 
     `alpha` is the Dirichlet parameter of label skew; None deals at random.
     """

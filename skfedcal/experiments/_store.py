@@ -1,4 +1,4 @@
-"""Finished cells on disk, one file each, so that a killed run can go on."""
+"""Finished cells on disk, one file each, so that an interrupted run can continue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def key_of(settings: Mapping[str, Any]) -> str:
 
 @cache
 def code_version() -> str:
-    """Version, and of one that is under work a fingerprint of its files too."""
+    """Version; for a development version also a fingerprint of its files."""
     if "dev" not in __version__:
         return __version__
     found = hashlib.sha256()
@@ -47,7 +47,7 @@ def cache_folder() -> Path:
 
 
 class CellStore:
-    """Cells in a folder; None keeps them nowhere."""
+    """Cells in a folder; None stores nothing."""
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
         self.folder = None if folder is None else as_path(folder, "store")
@@ -59,13 +59,13 @@ class CellStore:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise type(error)(
-                f"{self.folder}: no folder for finished cells can be made here "
+                f"{self.folder}: a folder for finished cells cannot be created here "
                 f"({error.strerror}). Pass another one as store (--store), or none "
                 "(--fresh)."
             ) from error
 
     def load(self, key: str) -> dict[str, Any] | None:
-        """Return a finished cell; None if there is none or its file is damaged."""
+        """Return a finished cell; None if it is missing or its file is damaged."""
         if self.folder is None:
             return None
         try:
@@ -89,7 +89,7 @@ class CellStore:
         text = json.dumps(record, allow_nan=False)
         write_whole(self._path(key), lambda stream: stream.write(text.encode()))
 
-    def kept(self, settings: Mapping[str, Any], work: Callable[[], Any]) -> Any:
+    def cached(self, settings: Mapping[str, Any], work: Callable[[], Any]) -> Any:
         """Return what `work` gives; from the store if it was done before.
 
         Parameters
@@ -126,7 +126,7 @@ def _check(result: Mapping[str, Any]) -> str:
 
 
 def _without_nan(value: Any) -> Any:
-    """Values that JSON has: a number that there is not is None."""
+    """Values that JSON can represent: NaN becomes None."""
     if isinstance(value, Mapping):
         return {name: _without_nan(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -50,7 +50,7 @@ def train_time_table(
     """Compare calibration in training, after it, and both (Table 4 of the paper).
 
     Each method is trained once per skew and seed on the same clients; each calibrator
-    then sees logits of rows that the clients kept back. Needs torch.
+    then sees logits of rows that the clients held out. Needs torch.
 
     Parameters
     ----------
@@ -62,17 +62,18 @@ def train_time_table(
         What returns a classifier when called with `params`. None is FedAvg, MMCE,
         focal, MMD, NUCFL and logit-adjusted; a list takes some of these.
     calibrators : dict of name to calibrator or None, or list of str, default=None
-        None is none, FedTemp, FedBBQ and FedBiasTemp; a list takes some of these.
+        None compares no calibration, FedTemp, FedBBQ and FedBiasTemp; a list selects
+        from these.
     n_clients : int, default=20
         Clients.
     calibration_size : float, default=0.2
-        Share of its rows that each client keeps back for calibration.
+        Share of its rows that each client holds out for calibration.
     test_size : float, default=0.3
         Share of all rows for the test.
     seeds : sequence of int, default=(0, 1, 2)
         Each makes another test set, other clients and other first parameters.
     store : str or path-like, default=None
-        Folder where finished fits are kept; a run that was killed goes on.
+        Folder for finished fits; an interrupted run continues from them.
     **params : dict
         Parameters of `FedAvgClassifier` for all methods. Unless given: an MLP of 64,
         30 rounds of a quarter of the clients, five passes each, ``lr=0.1``.
@@ -114,7 +115,7 @@ def train_time_table(
             work = partial(_calibrated, make, fitters, split, names["seed"], merged)
             settings = {**names, **sizes, "data": data, "make": make, "params": merged}
             settings |= {"table": "train time", "calibrators": dict(fitters)}
-            for calibrator, scores in cells.kept(settings, work):
+            for calibrator, scores in cells.cached(settings, work):
                 which = {"method": method, "calibrator": calibrator}
                 runs.append({**names, **which, **scores})
     return ResultTable(

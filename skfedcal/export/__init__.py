@@ -1,4 +1,4 @@
-"""Fitted calibrators for other runtimes, and what their files look like.
+"""Fitted calibrators for other runtimes, and the schema of their files.
 
 ``to_torch``, ``to_onnx`` and ``save`` are methods of the calibrators.
 """

@@ -1,4 +1,4 @@
-"""What saved files look like, as JSON Schema."""
+"""JSON Schema of saved files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 Schema = dict[str, Any]
 
 _ANY_VALUE: Schema = {
-    "description": "A number, text, truth value, list or object; numbers that JSON "
-    "lacks are {'float': 'inf'}, arrays are $defs/array.",
+    "description": "A number, text, boolean, list or object; numbers that JSON cannot "
+    "represent are {'float': 'inf'}, arrays are $defs/array.",
 }
 
 _DEFS: dict[str, Schema] = {
@@ -25,7 +25,8 @@ _DEFS: dict[str, Schema] = {
         "additionalProperties": False,
     },
     "number": {
-        "description": "A number; one that JSON lacks as its text in Python.",
+        "description": "A number; one that JSON cannot represent is its text in "
+        "Python.",
         "anyOf": [
             {"type": "number"},
             {
@@ -72,8 +73,8 @@ _DEFS: dict[str, Schema] = {
                 "pattern": "^Fed[A-Za-z]+Calibrator$",
             },
             "params": {
-                "description": "Parameters of the constructor, but `ledger` and "
-                "`runner`, which belong to a place.",
+                "description": "Parameters of the constructor, except `ledger` and "
+                "`runner`, which are local to a machine.",
                 "type": "object",
                 "additionalProperties": _ANY_VALUE,
             },
@@ -123,7 +124,7 @@ _REQUIRED = ["format", "format_version", "skfedcal"]
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 
 _LEVEL: Schema = {
-    "description": "Law of the noise of one depth of the histogram.",
+    "description": "Distribution of the noise at one depth of the histogram.",
     "type": "object",
     "properties": {
         "bits": {"type": "integer", "minimum": 0},

@@ -160,7 +160,7 @@ def _sparse_sums(proba: np.ndarray, n_bins: int) -> tuple[np.ndarray, np.ndarray
 def _dense_sums(
     proba: np.ndarray, n_bins: int, weight: np.ndarray | None, threshold: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Visit every entry: with weights a residual would leave rounding dust."""
+    """Visit every entry: with weights a difference would leave rounding errors."""
     n_classes = proba.shape[1]
     sums = np.zeros(n_classes * n_bins)
     counts = np.zeros(n_classes * n_bins)

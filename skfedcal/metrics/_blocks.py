@@ -25,7 +25,7 @@ def column_of(where: np.ndarray, n_classes: int) -> np.ndarray:
 
 
 def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return ``left @ right`` without numpy's word on invalid values."""
+    """Return ``left @ right`` without numpy's warnings on invalid values."""
     # BLAS raises that flag on finite numbers too, now and then (numpy issue 24067);
     # NaN still comes out as NaN.
     with np.errstate(invalid="ignore", over="ignore"):

@@ -27,7 +27,7 @@ def classwise_gaps(
     Parameters
     ----------
     proba : ndarray of shape (n_samples, n_classes), float32 or float64
-        Probabilities; a row that is no distribution raises ValueError.
+        Probabilities; a row that is not a distribution raises ValueError.
     codes : ndarray of shape (n_samples,), intp
         Column number of the label of each row.
     sizes : ndarray of shape (n_classes,)

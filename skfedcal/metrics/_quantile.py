@@ -40,7 +40,7 @@ def class_edges(
     """Return the inner edges of each class, shape (n_classes, n_bins - 1)."""
     edges = np.empty((proba.shape[1], n_bins - 1))
     for column, row in enumerate(edges):
-        value, _, share = _kept(proba[:, column], None, weight, threshold)
+        value, _, share = _above_threshold(proba[:, column], None, weight, threshold)
         row[:] = quantile_edges(value, n_bins, share)
     return edges
 
@@ -60,7 +60,7 @@ def classwise_quantile_sums(
     """
     total = np.empty((3, proba.shape[1], n_bins))
     for column in range(proba.shape[1]):
-        value, labels, share = _kept(
+        value, labels, share = _above_threshold(
             proba[:, column], codes == column, weight, threshold
         )
         index = row_index(value, n_bins, "quantile", share)
@@ -69,7 +69,7 @@ def classwise_quantile_sums(
     return BinSums(*total)
 
 
-def _kept(
+def _above_threshold(
     value: np.ndarray,
     labels: np.ndarray | None,
     weight: np.ndarray | None,

@@ -1,4 +1,4 @@
-"""Pictures of calibration; matplotlib is imported when one is drawn."""
+"""Plots of calibration; matplotlib is imported when one is drawn."""
 
 from typing import TYPE_CHECKING
 

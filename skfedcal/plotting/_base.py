@@ -52,7 +52,7 @@ class FedDisplay:
     ) -> Self:
         """Collect a histogram of the clients' scores, and draw it.
 
-        The histogram is kept as `histogram_`.
+        The histogram is stored as `histogram_`.
 
         Parameters
         ----------
@@ -99,10 +99,10 @@ class FedDisplay:
 
     @classmethod
     def _check_drawing(cls, drawing: Mapping[str, Any]) -> None:
-        """Raise for keywords of `from_histogram` that cannot be."""
+        """Raise for invalid keywords of `from_histogram`."""
 
     def _set_axes(self, ax: Any) -> Any:
-        """Keep the axes, new ones if there are none, and return them."""
+        """Store and return the axes; create them if None is given."""
         plt = pyplot()
         if ax is None:
             # The layout makes room for a strip below.
@@ -122,7 +122,7 @@ def check_histogram(hist: Any) -> None:
 
 
 def pyplot() -> Any:
-    """Import matplotlib, or say how to get it."""
+    """Import matplotlib; the error names the pip command."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:

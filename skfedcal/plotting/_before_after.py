@@ -146,7 +146,7 @@ def plot_tsne(
         check_vector(labels, "labels"), "labels", return_inverse=True
     )
     if not isinstance(max_rows, Integral) or max_rows < 1:
-        raise ValueError(f"max_rows={max_rows!r}: pass a whole number from 1 on.")
+        raise ValueError(f"max_rows={max_rows!r}: pass a whole number of at least 1.")
     drawn = np.sort(rng.permutation(len(codes))[:max_rows])
     seed = int(rng.randint(2**31 - 1))
     axes = _axes(axes, features)

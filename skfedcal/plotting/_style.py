@@ -1,4 +1,4 @@
-"""Colours, lines and marks that are told apart by all readers, and without colour."""
+"""Colours, lines and markers that stay distinguishable without colour vision."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_the_printed_command_gives_the_same_table(run, federation_file, monkeypa
     code, again, lines = run(*said[1:], "--json")
     assert code == 0
     # All cells were there: the settings are the same to the last bit.
-    assert "[20 of 20 cells were done before]" in lines
+    assert "[20 of 20 cells were finished before]" in lines
     assert json.loads(again)["runs"] == json.loads(out)["runs"]
 
 
@@ -88,7 +88,7 @@ def test_rows_without_clients_are_dealt_out_and_it_is_said(run, tmp_path):
     words = ["--methods", "temp", "--eps", "none", "--seeds", "1", "--clients", "20"]
     code, out, lines = run("compare", tmp_path / "model.npz", *words)
     assert code == 0
-    assert any("has no clients: its rows are dealt to 20" in line for line in lines)
+    assert any("has no clients: its rows are assigned to 20" in line for line in lines)
     assert "rows of 20 clients" in out and "Dirichlet, beta = 0.1" in out
 
 
@@ -120,7 +120,7 @@ def test_cells_are_kept_where_the_user_says(run, federation_file, tmp_path):
     assert run("compare", federation_file, *WORDS, "--store", store)[0] == 0
     assert len(list(store.iterdir())) == 12
     _, _, lines = run("compare", federation_file, *WORDS, "--store", store)
-    assert "[12 of 12 cells were done before]" in lines
+    assert "[12 of 12 cells were finished before]" in lines
     _, _, lines = run("compare", federation_file, *WORDS, "--store", store, "--fresh")
     assert not any("before" in line for line in lines)
     # By default in the cache folder of the user.
@@ -160,7 +160,7 @@ def test_an_interrupt_keeps_what_is_done_and_the_same_command_goes_on(
     assert 5 <= n_kept < 160 and len(list(store.glob("*.json"))) == n_kept
     again = subprocess.run(line, capture_output=True, text=True, check=False)
     assert again.returncode == 0
-    assert f"[{n_kept} of 160 cells were done before]" in again.stderr
+    assert f"[{n_kept} of 160 cells were finished before]" in again.stderr
 
 
 def test_a_report_is_written(run, run_json, federation_file, tmp_path):

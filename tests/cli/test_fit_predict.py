@@ -105,7 +105,7 @@ def test_a_map_that_is_not_used_is_told(run, federation_file, tmp_path):
     path = str(tmp_path / "cal.json")
     words = ("fit", str(federation_file), "--eps", "0.01", "--seed", "0", "-o", path)
     _, out, _ = run(*words)
-    assert "no: the map is not told from noise, input is kept" in out
+    assert "no: not distinguishable from noise, input unchanged" in out
 
 
 def test_the_text_of_a_fit(run, federation_file, tmp_path):

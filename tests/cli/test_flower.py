@@ -81,7 +81,9 @@ def test_init_writes_an_app_that_flower_accepts(app):
 
 
 def test_init_overwrites_nothing(app, fails):
-    assert "'my app' is no name" in fails("flower", "init", app.parent / "my app")
+    assert "'my app' is not a valid app name" in fails(
+        "flower", "init", app.parent / "my app"
+    )
     before = {path: path.read_text() for path in app.iterdir()}
     (app / "pyproject.toml").unlink()
     assert "client.py exists" in fails("flower", "init", app)
@@ -178,7 +180,7 @@ def test_a_port_in_use_is_named(app, doctor):
 @pytest.mark.parametrize("port", ["99999", "0", "-1", "http"])
 def test_what_is_no_port_is_said(fails, port):
     text = fails("flower", "doctor", f"--port={port}")
-    assert f"{port} is no port: pass 1 to 65535" in text
+    assert f"{port} is not a port number: pass 1 to 65535" in text
 
 
 def test_a_far_connection_without_tls_fails(app, doctor, environment):
@@ -268,7 +270,9 @@ def test_certificates_are_checked(doctor, tmp_path):
     assert "was not issued" in str(doctor(*made.words)[1]["certificate"])
     made.server()
     made.write("server.key", ec.generate_private_key(ec.SECP256R1()))
-    assert ("fail", "is not of the certificate") in doctor(*made.words)[1]["key"]
+    assert ("fail", "does not belong to the certificate") in doctor(*made.words)[1][
+        "key"
+    ]
     (tmp_path / "server.key").chmod(0o644)
     assert verdicts(doctor(*made.words)[1], "permissions") == ["fail"]
     (tmp_path / "server.crt").write_text("nonsense")
@@ -364,7 +368,7 @@ def test_a_trial_needs_three_sites(app, fails, tmp_path):
         ("rounds=1 method=FedTempCalibrator", "quotes around text"),
         ("method", "Pass name=value"),
         ('mehtod="FedTempCalibrator"', "the app has no 'mehtod'. It has method, "),
-        ("""rounds=1 classes='[0, "a"'""", "is no JSON list"),
+        ("""rounds=1 classes='[0, "a"'""", "is not a JSON list"),
     ],
 )
 def test_a_wrong_entry_is_said_before_anything_starts(app, fails, entry, text):

@@ -104,7 +104,7 @@ def test_log_odds_become_two_columns(digits, flat):
 
 def test_what_is_no_logits_is_refused(digits):
     X, _ = digits
-    with pytest.raises(ValueError, match="one row of logits each is needed"):
+    with pytest.raises(ValueError, match="one row of logits per row is needed"):
         TorchLogits(nn.Unflatten(1, (8, 8))).fit(X)
     with pytest.raises(ValueError, match="The module has 10 columns"):
         TorchLogits(nn.Linear(64, 10), classes=range(9)).fit(X)

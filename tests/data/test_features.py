@@ -93,7 +93,7 @@ def test_wrong_input_says_what_is_wrong(rows):
     for args, how, message in (
         (([(X, y), (X[:2], y[:3])],), {}, "Client 1 has 2 rows of features but 3 lab"),
         (([(X, y), (X[:, :2], y)],), {}, r"Client 1 has rows of shape \(2,\), earlier"),
-        (([(frame, y), (frame[["b", "a", "c"]], y)],), {}, "other column names"),
+        (([(frame, y), (frame[["b", "a", "c"]], y)],), {}, "different column names"),
         (([(X[:0], y[:0])],), {}, "every client is empty"),
         ((X, np.zeros(20)), {}, r"only one class \(\[0.0\]\)"),
         ((X, y), {"classes": ["x", "y"]}, r"labels not in `classes`: \['z'\]"),

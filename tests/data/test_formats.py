@@ -233,7 +233,9 @@ def test_wrong_folders(tmp_path):
     with pytest.raises(ValueError, match=r"is a folder with one file .* \(a.npz\)"):
         load_federation(tmp_path)
     np.savez(tmp_path / "b.npz", logits=LOGITS[:, :2], labels=[0, 1, 0, 1])
-    with pytest.raises(ValueError, match="logits of the clients do not go together"):
+    with pytest.raises(
+        ValueError, match="logits of the clients cannot be concatenated"
+    ):
         load_federation(tmp_path)
     np.savez(tmp_path / "b.npz", logits=LOGITS, labels=LABELS, client=OWNERS)
     with pytest.raises(ValueError, match="each file is one client"):

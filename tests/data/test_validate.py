@@ -203,7 +203,7 @@ def test_pandas_keeps_names_and_ignores_the_index():
     with pytest.warns(UserWarning, match="valid feature names"):
         cal.predict(Z)
     other = frame.rename(columns={"a": "z"})
-    with pytest.raises(ValueError, match="Client 1 has other column names"):
+    with pytest.raises(ValueError, match="Client 1 has different column names"):
         FedTempCalibrator().fit([(frame, y), (other, y)])
     assert dataset([(frame.astype(np.float32), y)] * 2).rows.dtype == np.float32
     categories = pd.Categorical(np.where(np.arange(len(y)) % 2, "x", "y"))

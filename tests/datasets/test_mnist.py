@@ -97,7 +97,7 @@ def test_float_pixels_are_from_0_to_1(write, tmp_path):
 
 
 def test_missing_files_are_named(write_idx, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"is no folder.*download=True"):
+    with pytest.raises(FileNotFoundError, match=r"is not a folder.*download=True"):
         load_mnist(tmp_path / "nowhere")
     write_idx(tmp_path / "train-images-idx3-ubyte", draw(1)[0])
     with pytest.raises(FileNotFoundError, match="no train-labels-idx1-ubyte or") as err:

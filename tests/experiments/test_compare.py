@@ -233,7 +233,7 @@ def test_json_comes_back_whole(found):
 def test_notes_say_what_was_done(found):
     text = " ".join(found.notes)
     assert "2400 rows of 60 clients, measured on 1500 rows (given); 4 classes" in text
-    assert "dealt" not in text
+    assert "assigned" not in text
     assert "simulation" in text and "one whole client" in text
 
 
@@ -247,7 +247,7 @@ def pooled(federation):
 
 def test_rows_without_clients_are_dealt_anew_with_each_seed(pooled):
     rows = read_rows(pooled, None)
-    rows_of = [rows.deal(seed, 30, 0.1, 0.25) for seed in (0, 0, 1)]
+    rows_of = [rows.partition(seed, 30, 0.1, 0.25) for seed in (0, 0, 1)]
     np.testing.assert_array_equal(rows_of[0].clients, rows_of[1].clients)
     assert not np.array_equal(rows_of[0].test_labels, rows_of[2].test_labels)
     split = rows_of[0]
@@ -263,7 +263,7 @@ def test_skew_grows_as_beta_falls(pooled):
     rows = read_rows(pooled, None)
 
     def classes_per_client(beta):
-        split = rows.deal(0, 40, beta, 0.5)
+        split = rows.partition(0, 40, beta, 0.5)
         seen = {(c, y) for c, y in zip(split.clients, split.labels, strict=True)}
         return len(seen) / 40
 
@@ -272,11 +272,11 @@ def test_skew_grows_as_beta_falls(pooled):
 
 def test_clients_keep_their_rows_and_give_some_to_the_test(federation):
     rows = read_rows(federation.clients, None)
-    split = rows.deal(3, None, 0.1, 0.25)
+    split = rows.partition(3, None, 0.1, 0.25)
     sizes = np.array([len(y) for _, y in federation.clients])
     kept = np.bincount(split.clients, minlength=60)
     assert (np.abs(kept - 0.75 * sizes) <= 1).all()
-    few = rows.deal(3, 10, 0.1, 0.25)
+    few = rows.partition(3, 10, 0.1, 0.25)
     assert few.n_clients == 10
     np.testing.assert_array_equal(few.test_labels, split.test_labels)
 
@@ -341,7 +341,7 @@ def test_clients_differ_more_with_more_skew(pooled):
 
 
 def test_differences_of_clients_are_those_of_a_loop(federation):
-    split = read_rows(federation.clients, None).deal(0, None, 0.1, 0.5)
+    split = read_rows(federation.clients, None).partition(0, None, 0.1, 0.5)
     found = client_differences(split, 4, 15)
     temperatures, errors = [], []
     for client in np.unique(split.clients):
@@ -560,7 +560,7 @@ def test_a_killed_run_goes_on(tmp_path):
     assert 5 <= len(kept) < 160
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.stdout.strip() == "160", again.stderr
-    assert again.stderr.startswith(f"[{len(kept)} of 160 cells were done before]")
+    assert again.stderr.startswith(f"[{len(kept)} of 160 cells were finished before]")
     now = {path.name: path.stat().st_mtime_ns for path in store.glob("*.json")}
     assert len(now) == 160 and kept.items() <= now.items()
 
@@ -693,7 +693,9 @@ def test_too_few_rows(federation):
     logits, labels = federation.test_logits, federation.test_labels
     with pytest.raises(ValueError, match="1 would be left for the fit"):
         compare((logits[:2], labels[:2]), n_clients=1, progress=False)
-    with pytest.raises(ValueError, match="10 rows to calibrate on cannot be dealt to"):
+    with pytest.raises(
+        ValueError, match="10 rows to calibrate on cannot be divided among"
+    ):
         compare((logits[:20], labels[:20]), n_clients=100, progress=False)
 
 

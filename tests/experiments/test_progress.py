@@ -32,7 +32,7 @@ def test_a_terminal_sees_one_line_that_changes(monkeypatch, clock):
         bar.step()
     bar.close()
     before, *shown, last = stream.getvalue().split("\r")
-    assert before == "[2 of 10 cells were done before]\n"
+    assert before == "[2 of 10 cells were finished before]\n"
     assert len(shown) == 8
     assert last.strip() == f"[{'#' * 24}] 10/10 cells" and last.endswith("\n")
     # Five cells in 15 seconds: three are left.

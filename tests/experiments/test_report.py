@@ -188,7 +188,9 @@ def test_warnings_follow_the_numbers():
         "Floor reached": verdict(run("a", "none", 0.2, cwece=0.0119)),
         "more than 1 % (marked *) for b": verdict(run("b", "none", change=-0.011)),
         "at eps 1: a 1 of 1": verdict(run("a", "1", used=False)),
-        "dealt out at random": verdict(run("a", "none"), **{"clients dealt": True}),
+        "assigned to clients at random": verdict(
+            run("a", "none"), **{"clients dealt": True}
+        ),
         "Fewer than three seeds": verdict(run("a", "none"), seeds=[0, 1]),
     }
     for words, found in cases.items():

@@ -192,7 +192,7 @@ LABELS = np.array([0, 1, 1, 0])
     [
         (np.ma.masked_greater(LOGITS, 1.5), ValueError, "masked entries"),
         (np.full((4, 2), 10**400), ValueError, "too large"),
-        (np.full((4, 2), np.timedelta64(1, "s")), TypeError, "spans of time"),
+        (np.full((4, 2), np.timedelta64(1, "s")), TypeError, "dates or durations"),
         ([[1.0, 2.0], [1.0]] * 2, ValueError, "inhomogeneous"),
     ],
 )

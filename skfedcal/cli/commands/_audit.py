@@ -62,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--unit",
         choices=("client", "example"),
         default="client",
-        help="what is hidden (default: client)",
+        help="privacy unit (default: client)",
     )
     parser.add_argument(
         "--runs",
@@ -76,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=chance_number,
         default=0.01,
         metavar="A",
-        help="chance that an honest method fails (default: 0.01)",
+        help="probability that a correct method fails (default: 0.01)",
     )
     add_seed_option(parser, "repeat an audit (default: noise from the system)")
 
@@ -87,7 +87,9 @@ def run(args: argparse.Namespace, console: Console) -> None:
     from skfedcal.privacy import CentralDP, audit_estimator
 
     if args.runs < 20:
-        raise UsageError(f"--runs {args.runs} is too few to say anything: 20 at least.")
+        raise UsageError(
+            f"--runs {args.runs} is too few for a conclusion; pass at least 20."
+        )
     name = METHODS[args.method].estimator
     model = CentralDP(args.eps, delta=args.delta, unit=args.unit)
     console.progress(f"auditing {name}: {2 * args.runs} fits")

@@ -27,8 +27,8 @@ Calibrate the clients in FILE with several methods, with and without differentia
 privacy, and print what each gains and costs on rows that were not used. Everything is
 seeded: a simulation on rows at hand, to choose a method before it is run for real.
 
-Finished cells (a method, an eps, a seed) are kept on disk: the same command goes on
-where a killed one was.
+Finished cells (a method, an eps, a seed) are stored on disk: the same command
+continues where an interrupted one stopped.
 
 {FILE_FORMS}
 If FILE has no clients, its rows are dealt to 100 of them with label skew.

@@ -106,7 +106,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
 
 
 def _output(args: argparse.Namespace, console: Console) -> str | None:
-    """Where the report goes; a file of somebody else is not replaced."""
+    """Where the report goes; a file that is not a report is not replaced."""
     if args.output is not None:
         check_output(args)
         return str(args.output)

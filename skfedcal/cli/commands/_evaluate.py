@@ -79,7 +79,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     scores = read_scores(args.file, split=args.split, columns=read_columns(args))
     if scores.labels is None:
         raise ValueError(
-            f"{args.file} has no labels; without them nothing is measured."
+            f"{args.file} has no labels, which are needed to measure calibration."
         )
     if len(scores.labels) < 2:
         raise ValueError(f"{args.file} has one row; nothing is measured on it.")
@@ -198,7 +198,7 @@ def _show_private(
         f"eps {args.eps:g} (delta {delta:.3g}) was spent {n_releases} "
         f"time{'s' * (n_releases != 1)}, once for each of these"
         + (", SIMULATED from a seed: no guarantee" * (args.seed is not None))
-        + ". Whole clients are\nhidden: one row of each client counts."
+        + ". The privacy\nunit is a client: one row of each client counts."
     )
     if vague:
         spent += (

@@ -71,14 +71,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     method.add_argument(
         "--residual",
         choices=("bins",),
-        help="what biastemp does about what is left (default: nothing)",
+        help="how biastemp corrects remaining errors (default: not at all)",
     )
     method.add_argument(
         "--class-prior",
         type=class_prior,
         metavar="P",
         help="class frequencies of the whole population, for biastemp and auto under "
-        "--eps: uniform, private, or numbers with commas (default: unknown)",
+        "--eps: uniform, private, or comma-separated numbers (default: unknown)",
     )
     method.add_argument(
         "--n-bins",
@@ -171,7 +171,7 @@ def _text(data: dict[str, Any]) -> str:
     pairs = [("method", method.estimator)]
     pairs += [(name, _shown(data[name])) for name in method.facts]
     if not data["used"]:
-        pairs.append(("used", "no: the map is not told from noise, input is kept"))
+        pairs.append(("used", "no: not distinguishable from noise, input unchanged"))
     eps = "none: exact sums, no differential privacy"
     if data["eps"] is not None:
         eps = f"{data['eps']:g} (delta {data['delta']:.3g}) per {data['unit']}"

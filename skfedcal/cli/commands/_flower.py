@@ -116,7 +116,7 @@ def keys(args: argparse.Namespace, console: Console) -> None:
     }
     lines = [f"written {path}: keep it at the site" for path in paths]
     lines += [
-        f"written {data['roster']}: {len(roster.sites)} sites, for all of them",
+        f"written {data['roster']}: {len(roster.sites)} sites; send it to every site",
         f"fingerprint {data['fingerprint']}",
     ]
     console.result("\n".join(lines), data)
@@ -145,7 +145,9 @@ def _doctor_options(parser: argparse.ArgumentParser) -> None:
 
 def _port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 2**16:
-        raise argparse.ArgumentTypeError(f"{text} is no port: pass 1 to 65535")
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a port number: pass 1 to 65535"
+        )
     return int(text)
 
 

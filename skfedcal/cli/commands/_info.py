@@ -92,11 +92,11 @@ def _installed_text(data: dict[str, Any]) -> str:
         *(
             (
                 f"extra {extra}",
-                found or f'not there: pip install "skfedcal[{extra}]"',
+                found or f'not installed: pip install "skfedcal[{extra}]"',
             )
             for extra, found in data["extras"].items()
         ),
-        ("cells kept in", data["store"]),
+        ("cells stored in", data["store"]),
     ]
     methods = text_table(
         ["method", "class"], list(map(list, data["methods"].items())), 2

@@ -14,7 +14,7 @@ DESCRIPTION = """\
 Verify a privacy ledger and print what was spent.
 
 All records are checked from the first on. The last line of the result is the head, the
-hash of the last record. Keep it where nobody can change it together with the file, and
+hash of the last record. Store it where it cannot be changed together with the file, and
 pass it later as --head: a file that was cut or put back to an older copy is refused.
 """
 

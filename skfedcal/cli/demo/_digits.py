@@ -16,7 +16,7 @@ PUBLIC_SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class DemoSize:
-    """How large the demo is."""
+    """Size of the demo."""
 
     n_train: int = 200
     n_calibration: int = 600
@@ -60,7 +60,7 @@ def digit_views(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def make_digits_federation(size: DemoSize, seed: int) -> DigitsFederation:
-    """Train the base model and let it look at the digits of clients and test.
+    """Train the base model and compute its logits for the digits of clients and test.
 
     A digit is used in one place only, and all its views belong to one client. A test
     digit is shown once, so that test rows are independent, which the finite-sample

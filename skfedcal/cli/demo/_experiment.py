@@ -186,7 +186,7 @@ def _outcome(
 def score(
     method: str, proba: np.ndarray, labels: np.ndarray, seed: int, **cost: Any
 ) -> Outcome:
-    """Score probabilities; `cost` is what they took to get."""
+    """Score probabilities; `cost` is the cost of the fit."""
     from skfedcal import metrics
 
     columns = np.arange(proba.shape[1])

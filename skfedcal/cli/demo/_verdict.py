@@ -1,4 +1,4 @@
-"""Say in sentences what the numbers of the demo mean, whichever way they fall."""
+"""Summary in sentences of the results of the demo, good or bad."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _log_loss(base: Outcome, fits: Sequence[Outcome]) -> list[str]:
 
 
 def _accuracy(base: Outcome, fits: Sequence[Outcome]) -> str:
-    """Tell which methods mend or spoil the choice of a class."""
+    """Summarise which methods improve or worsen accuracy."""
     signs = {f.name: sign_of_mean(1.0 * f.hits - base.hits) for f in fits}
     parts = [
         f"clearly {text} for "

@@ -36,8 +36,8 @@ def write_app(folder: str) -> list[Path]:
     name = root.resolve().name
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{name!r} is no name for an app: Flower wants a letter and then letters, "
-            "digits and hyphens, 32 at most."
+            f"{name!r} is not a valid app name: use a letter and then letters, digits "
+            f"and hyphens, at most 32 characters."
         )
     paths = [root / name for name in FILES]
     for path in paths:
@@ -69,7 +69,9 @@ def read_app(folder: str) -> dict[str, Any]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         dict(content["tool"]["flwr"]["app"]["config"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not that of an app: {error}.") from error
+        raise ValueError(
+            f"{path} is not the pyproject.toml of an app: {error}."
+        ) from error
     return content
 
 

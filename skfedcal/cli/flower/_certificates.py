@@ -49,7 +49,11 @@ def check_certificates(ca: str, cert: str, key: str) -> Iterator[Line]:
         yield _issued(read["ca"], read["certificate"])
     if {"key", "certificate"} <= set(read):
         fits = read["key"].public_key() == read["certificate"].public_key()
-        text = "is that of the certificate" if fits else "is not of the certificate"
+        text = (
+            "belongs to the certificate"
+            if fits
+            else "does not belong to the certificate"
+        )
         yield Line("ok" if fits else "fail", "key", text)
     yield from check_secret_file(key)
 

@@ -78,7 +78,7 @@ def check_app(folder: str) -> Iterator[Line]:
 
 
 def check_run_config(config: Mapping[str, Any]) -> Iterator[Line]:
-    """What a run would do, as far as it can be told beforehand."""
+    """What a run would do, as far as this is known before it starts."""
     import skfedcal
 
     method = str(config.get("method"))
@@ -91,7 +91,7 @@ def check_run_config(config: Mapping[str, Any]) -> Iterator[Line]:
         except ValueError:
             good = False
         text = str(config.get(name))
-        yield _judged(good, name, text, f"{text!r} is no JSON {kind.__name__}")
+        yield _judged(good, name, text, f"{text!r} is not a JSON {kind.__name__}")
     if not config.get("secure"):
         yield Line("warn", "secure", "false: the server sees the answer of each site")
     else:
@@ -101,7 +101,7 @@ def check_run_config(config: Mapping[str, Any]) -> Iterator[Line]:
     else:
         yield Line("ok", "privacy", f"{config.get('privacy')}, eps {config.get('eps')}")
     if not config.get("ledger") and config.get("privacy") != "none":
-        yield Line("warn", "ledger", "none: nobody adds up what runs spend")
+        yield Line("warn", "ledger", "none: the privacy spent by runs is not recorded")
     for name in ("out", "ledger", "checkpoint"):
         path = str(config.get(name) or "")
         if path and not Path(path).is_absolute():
@@ -112,7 +112,11 @@ def check_run_config(config: Mapping[str, Any]) -> Iterator[Line]:
 def check_environment(environment: Mapping[str, str]) -> Iterator[Line]:
     """What Flower would send or fetch by itself."""
     for name, value, text in (
-        ("FLWR_TELEMETRY_ENABLED", "0", "Flower reports its use to its makers"),
+        (
+            "FLWR_TELEMETRY_ENABLED",
+            "0",
+            "Flower sends usage statistics to its developers",
+        ),
         ("FLWR_DISABLE_UPDATE_CHECK", "1", "Flower looks for new versions"),
         (
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION",
@@ -135,7 +139,7 @@ def check_ports(ports: Sequence[int]) -> Iterator[Line]:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
-                text = f"{error.strerror}. If it is no SuperLink or SuperNode of yours,"
+                text = f"{error.strerror}. If it is not your SuperLink or SuperNode,"
                 yield Line("warn", f"port {port}", f"{text} pass another --port there")
             else:
                 yield Line("ok", f"port {port}", "free")
@@ -148,7 +152,11 @@ def check_connections(environment: Mapping[str, str]) -> Iterator[Line]:
     try:
         found = tomllib.loads(path.read_text()).get("superlink", {})
     except OSError:
-        yield Line("warn", "connections", f"no {path}: flwr run has nowhere to go")
+        yield Line(
+            "warn",
+            "connections",
+            f"no {path}: flwr run does not know the address of the SuperLink",
+        )
         return
     except ValueError as error:
         yield Line("fail", "connections", f"{path}: {error}")
@@ -181,12 +189,16 @@ def check_site(path: str) -> Iterator[Line]:
         text = "none: the server is trusted to pass on the keys of the other sites"
         yield Line("warn", "roster", text)
     if "ledger" not in config:
-        yield Line("warn", "ledger", "none: the site does not add up what it answers")
+        yield Line(
+            "warn",
+            "ledger",
+            "none: the site does not record the privacy that its answers spend",
+        )
     yield from check_secret_file(str(config.get("site-key", "")))
 
 
 def check_policy(policy: SitePolicy) -> Iterator[Line]:
-    """What a policy leaves open, and names in it that nothing has."""
+    """What a policy leaves open, and unknown names in it."""
     from skfedcal.federation._wire import ALGORITHMS
 
     unknown = [m for m in policy.methods or () if m.partition(":")[0] not in ALGORITHMS]

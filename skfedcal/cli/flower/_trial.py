@@ -44,7 +44,7 @@ def run_trial(
     data : mapping of str to Path
         File of each site.
     folder : Path
-        Where everything is kept: keys, logs and the home of Flower.
+        Folder for everything: keys, logs and the home of Flower.
     out : Path
         JSON file for the result.
     settings : sequence of str
@@ -108,7 +108,7 @@ def toy_data(folder: Path, config: Mapping[str, Any]) -> dict[str, Path]:
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """Environment in which Flower keeps to itself."""
+    """Environment in which Flower sends no telemetry and looks for no updates."""
     home.mkdir(parents=True, exist_ok=True)
     # Commands of Flower start others by name, also where no environment is active.
     path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
@@ -204,7 +204,7 @@ def program(name: str) -> str:
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
         raise ImportError(
-            f'There is no command {name!r}: pip install "skfedcal[flower]".'
+            f'The command {name!r} was not found: pip install "skfedcal[flower]".'
         )
     return found
 
@@ -227,8 +227,8 @@ def _end_of(log: Path) -> str:
     """Error that a log tells of, or its last lines."""
     text = log.read_text(errors="replace") if log.exists() else ""
     errors = re.findall(r"^[\w.]*(?:Error|Exception): .*", text, re.MULTILINE)
-    # Who did not answer, and why, is told before the error.
+    # The sites that did not answer, with reasons, come before the error.
     faults = re.findall(r"FaultyClientWarning: .*", text)
-    told = [*faults[-1:], *errors[-1:]]
-    told = told or [line for line in text.splitlines() if line.strip()][-8:]
-    return "Its log ends with: " + " | ".join(told)
+    lines = [*faults[-1:], *errors[-1:]]
+    lines = lines or [line for line in text.splitlines() if line.strip()][-8:]
+    return "Its log ends with: " + " | ".join(lines)

@@ -198,7 +198,7 @@ def _stacked(parts, names, path):
                 arrays[key] = np.concatenate([part[key] for part in having])
             except (ValueError, TypeError) as error:
                 raise ValueError(
-                    f"{path}: {key} of the clients do not go together: {error}"
+                    f"{path}: {key} of the clients cannot be concatenated: {error}"
                 ) from error
         any_key = min(keys)
         sizes = [len(part[any_key]) if any_key in part else 0 for part in parts]

@@ -11,7 +11,7 @@ ROLES = ("logits", "proba", "labels", "client")
 
 
 def check_roles(columns):
-    """Return names by role; raises for other roles and for names that are none."""
+    """Return names by role; raises for unknown roles and for invalid names."""
     if columns is None:
         return {}
     if not isinstance(columns, Mapping):
@@ -20,7 +20,9 @@ def check_roles(columns):
         )
     for role, name in columns.items():
         if role not in ROLES:
-            raise ValueError(f"columns has {role!r}; pass some of {ROLES}.")
+            raise ValueError(
+                f"columns has the unknown role {role!r}; the roles are {ROLES}."
+            )
         if not isinstance(name, str) or not name:
             raise ValueError(f"columns[{role!r}] must be a name, got {name!r}.")
     if "logits" in columns and "proba" in columns:
@@ -29,7 +31,7 @@ def check_roles(columns):
 
 
 def missing(path, what, name, found):
-    """Error that says what there is instead."""
+    """Error that lists the names that exist."""
     listed = sorted(map(str, found))
     shown = ", ".join(listed[:20]) + (", ..." if len(listed) > 20 else "")
     return ValueError(f"{path} has no {what} {name!r}; it has {shown or 'none'}.")

@@ -1,4 +1,4 @@
-"""Fifteen ways to spoil an image, in five strengths."""
+"""Fifteen kinds of image corruption, in five severities."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ CORRUPTIONS: Mapping[str, str] = MappingProxyType(
 def corrupt(
     images: ArrayLike, kind: str, severity: int = 1, *, random_state: RandomState = None
 ) -> NDArray[np.uint8]:
-    r"""Spoil images in one of 15 ways.
+    r"""Corrupt images in one of 15 ways.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def corrupt(
     Returns
     -------
     ndarray of uint8
-        Spoilt images, in the shape of `images`.
+        Corrupted images, in the shape of `images`.
 
     See Also
     --------
@@ -173,7 +173,7 @@ def corrupt(
 
     The noise of an image is a function of the seed, the kind and the pixels of that
     image alone. Order, size and other members of the batch change nothing, and
-    clients that spoil their own images with one seed get what a central run gives.
+    clients that corrupt their own images with one seed get what a central run gives.
     Equal images get equal noise. The noise does not depend on `severity`: a higher
     severity adds to a lower one, e.g. the same flakes and further ones.
 

@@ -1,4 +1,4 @@
-"""Noise: electronic, of light itself, and of single bits."""
+"""Noise: Gaussian, shot and impulse noise."""
 
 from __future__ import annotations
 

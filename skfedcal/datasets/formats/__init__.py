@@ -1,1 +1,1 @@
-"""File formats of public data sets, and ways to come by the files."""
+"""File formats of public data sets, and downloads of the files."""

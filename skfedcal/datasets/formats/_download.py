@@ -38,8 +38,8 @@ def import_torchvision() -> ModuleType:
         else:
             reason = (
                 f"needs torchvision, but torchvision {found['torchvision']} does not "
-                f"load with torch {found['torch']} ({error}). Install a pair that "
-                "belongs together from one index: pip install --upgrade "
+                f"load with torch {found['torch']} ({error}). Install compatible "
+                f"versions from one index: pip install --upgrade "
                 "--force-reinstall torch torchvision"
             )
         raise ImportError(

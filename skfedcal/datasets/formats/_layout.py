@@ -1,4 +1,4 @@
-"""What the readers share: where files lie, which rows are wanted, what comes back."""
+"""Shared by the readers: location of files, choice of rows, form of the result."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ class Layout:
     def _missing(self, home: Home, names: Sequence[str]) -> str:
         root = as_path(home, "data_home").expanduser()
         if not root.is_dir():
-            return f"{self.title}: data_home={str(root)!r} is no folder. {self.advice}"
+            return (
+                f"{self.title}: data_home={str(root)!r} is not a folder. {self.advice}"
+            )
         places = ", ".join(str(root / folder) for folder in self.folders)
         return (
             f"{self.title}: found no {' or '.join(names)} in any of {places}. "

@@ -100,8 +100,8 @@ def _users(folder: Path) -> Iterator[tuple[str, dict[str, list[Any]], str]]:
         for user, size in zip(users, content["num_samples"], strict=True):
             if user in origin:
                 raise ValueError(
-                    f"User {user!r} is in {origin[user]} and again in {path}. Files of "
-                    "two runs of LEAF lie in one folder; keep those of one."
+                    f"User {user!r} is in {origin[user]} and again in {path}. The "
+                    f"folder mixes files of two runs of LEAF; remove those of one run."
                 )
             origin[user] = path
             rows = content["user_data"].get(user)

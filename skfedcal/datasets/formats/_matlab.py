@@ -53,7 +53,7 @@ class _Part(NamedTuple):
 
 
 def read_matlab(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Read arrays by name; others are passed over.
+    """Read arrays by name; others are skipped.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def read_matlab(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
             if kind == _COMPRESSED:
                 kind, body = _unpacked(body, order)
             if kind != _MATRIX:
-                raise ValueError(f"a part of type {kind} where an array should be")
+                raise ValueError(f"an element of type {kind} instead of an array")
             name, rest = _name_of(memoryview(body), order)
             if name in names:
                 found[name] = _array(*rest, order)
@@ -106,9 +106,9 @@ def _unpacked(packed: bytes, order: str) -> tuple[int, bytes]:
         kind, size = _numbers(unzip.decompress(packed, 8), order, 2)
         body = unzip.decompress(unzip.unconsumed_tail, size) if size else b""
     except zlib.error as error:
-        raise ValueError(f"a part cannot be unpacked ({error})") from None
+        raise ValueError(f"an element cannot be decompressed ({error})") from None
     if len(body) < size:
-        raise ValueError("a packed part is shorter than it says")
+        raise ValueError("a compressed element is shorter than its header states")
     return kind, body
 
 
@@ -118,12 +118,12 @@ def _part(data: memoryview, start: int, order: str) -> _Part:
     if first >> 16:
         size, begin, end = first >> 16, start + 4, start + 8
         if size > 4:
-            raise ValueError(f"a short part of {size} bytes")
+            raise ValueError(f"a small element of {size} bytes")
     else:
         begin = start + 8
         end = begin + size + -size % 8
     if begin + size > len(data):
-        raise ValueError("a part reaches beyond its array")
+        raise ValueError("an element exceeds its array")
     return _Part(first & 0xFFFF, data[begin : begin + size], end)
 
 
@@ -133,7 +133,7 @@ def _name_of(data: memoryview, order: str) -> tuple[str, tuple[int, _Part, _Part
     sides = _part(data, flags.end, order)
     name = _part(data, sides.end, order)
     if (flags.kind, sides.kind, name.kind) != (_UINT32, _INT32, _INT8):
-        raise ValueError("an array without flags, sides and name")
+        raise ValueError("an array without flags, dimensions and name")
     numbers = _Part(0, data[:0], 0)
     if name.end < len(data):
         numbers = _part(data, name.end, order)
@@ -144,14 +144,16 @@ def _name_of(data: memoryview, order: str) -> tuple[str, tuple[int, _Part, _Part
 def _array(flags: int, sides: _Part, numbers: _Part, order: str) -> NDArray[Any]:
     kind, stored = _CLASSES.get(flags & 0xFF), _STORED.get(numbers.kind)
     if kind is None or stored is None or flags & _COMPLEX:
-        raise ValueError("an array that is not of plain real numbers")
+        raise ValueError("an array of complex or non-numeric values")
     if not np.can_cast(stored, kind, "safe"):
         raise ValueError(f"an array of {kind} whose numbers are stored as {stored}")
     if len(sides.body) % 4 or len(sides.body) < 8:
-        raise ValueError("an array without two sides")
+        raise ValueError("an array with fewer than two dimensions")
     shape = _numbers(bytes(sides.body), order, len(sides.body) // 4, "i4")
     size = int(stored[1])
     if min(shape) < 0 or prod(shape) * size != len(numbers.body) or len(shape) > 32:
-        raise ValueError(f"an array of shape {tuple(shape)}, but not as many values")
+        raise ValueError(
+            f"an array of shape {tuple(shape)} with a different number of values"
+        )
     values = np.frombuffer(numbers.body, order + stored)
     return values.astype(kind).reshape(shape, order="F")

@@ -48,14 +48,16 @@ def read_pickle(path: Path) -> dict[str, Any]:
 
 
 def _check_places(content: bytes) -> None:
-    """Refuse a number of places to remember things that the file has no room for.
+    """Refuse more memo entries than the file has bytes.
 
     A pickle names the place of each thing; memory is taken for all places below.
     """
     puts = ("PUT", "BINPUT", "LONG_BINPUT")
     for opcode, place, _ in pickletools.genops(content):
         if opcode.name in puts and int(place or 0) > len(content):
-            raise pickle.UnpicklingError(f"it claims {place} places to remember things")
+            raise pickle.UnpicklingError(
+                f"it claims {place} memo entries, more than its bytes can hold"
+            )
 
 
 def _text(key: Any) -> str:
@@ -82,7 +84,7 @@ class _DType:
     def resolve(self) -> np.dtype:
         if not _PLAIN.fullmatch(self.code) or self.order not in "<>=|":
             raise pickle.UnpicklingError(
-                f"an array of type {self.order + self.code!r} is no array of numbers"
+                f"an array of type {self.order + self.code!r} is not numeric"
             )
         return np.dtype(self.order.replace("|", "=") + self.code)
 
@@ -101,7 +103,7 @@ class _Array:
 
 def _build(content: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
     if not isinstance(dtype, _DType) or not isinstance(content, (bytes, bytearray)):
-        raise pickle.UnpicklingError("an array holds something else than bytes")
+        raise pickle.UnpicklingError("the content of an array is not bytes")
     kind = dtype.resolve()
     shape = tuple(int(side) for side in shape)
     if min(shape, default=0) < 0 or math.prod(shape) * kind.itemsize != len(content):
@@ -141,7 +143,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _Reader(pickle.Unpickler):
-    """Knows the names above and no others."""
+    """Allows the names above and no others."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:

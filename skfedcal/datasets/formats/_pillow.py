@@ -13,7 +13,7 @@ __all__ = ["import_pillow", "jpeg_roundtrip"]
 
 
 def import_pillow(caller: str) -> ModuleType:
-    """Import ``PIL.Image``, or say which command installs it."""
+    """Import ``PIL.Image``; the error names the pip command."""
     try:
         from PIL import Image
     except ImportError as error:

@@ -67,7 +67,7 @@ class Cell:
 
 
 def run_cell(cell: Cell, key: str, rows: Rows, store: CellStore) -> dict[str, Any]:
-    """Fit, measure and keep; a method that refuses gives its message."""
+    """Fit, measure and store; a method that refuses gives its message."""
     # Processes would print warnings with places in files; they are part of the result.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -83,7 +83,7 @@ def run_cell(cell: Cell, key: str, rows: Rows, store: CellStore) -> dict[str, An
 
 
 def _result(cell: Cell, rows: Rows) -> dict[str, Any]:
-    split = rows.deal(**cell.split)
+    split = rows.partition(**cell.split)
     base = _logits.softmax(split.test_logits.astype(np.float64))
     proba, fitted = base, None
     if cell.estimator is not None:
@@ -136,7 +136,7 @@ def measure(
 
 
 def cost(fitted: Any) -> dict[str, Any]:
-    """What a fit took; nothing where nothing was fitted."""
+    """Cost of a fit; empty where nothing was fitted."""
     if fitted is None:
         return {"used": True}
     report, history = fitted.privacy_, fitted.history_

@@ -1,4 +1,4 @@
-"""Whether what a file says is a comparison: each value is there and can be one."""
+"""Checks of a comparison that was read from a file: every value exists and is valid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VARIED = ("beta", "n_rounds", "bins", "clip", "clients")
 
 
 def parse(text: Any) -> Any:
-    """Parsed JSON; ValueError for names given twice and numbers that are none."""
+    """Parsed JSON; ValueError for duplicate names and invalid numbers."""
     if not isinstance(text, str | bytes):
         raise TypeError(f"Pass the text of a file, not a {type(text).__name__}.")
     try:
@@ -39,14 +39,14 @@ def parse(text: Any) -> Any:
 def _finite(text: str) -> float:
     value = float(text)
     if not isfinite(value):
-        raise ValueError(f"{text[:20]} is no number")
+        raise ValueError(f"{text[:20]} is not a number")
     return value
 
 
 def check_comparison(
     runs: Sequence[Any], settings: Mapping[str, Any], varied: Any, refused: Any
 ) -> None:
-    """Raise ValueError that names what is missing or cannot be."""
+    """Raise ValueError that names what is missing or invalid."""
     _need(all(isinstance(text, str) for text in refused), "refused")
     _need(set(varied) <= set(VARIED), "varied")
     _check_settings(settings)
@@ -121,7 +121,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 
 def _need(holds: object, name: str) -> None:
     if not holds:
-        raise ValueError(f"{name!r} is missing or cannot be what it is")
+        raise ValueError(f"{name!r} is missing or has an invalid value")
 
 
 def _is_number(value: Any) -> bool:

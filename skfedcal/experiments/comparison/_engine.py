@@ -87,12 +87,12 @@ def compare(
     input_type : {"logits", "log_proba", "proba"}, default="logits"
         What the rows are.
     n_clients : int, default=None
-        Clients to deal rows to (None is 100), or to draw from those that are given
-        (None is all).
+        Number of clients to assign rows to (None is 100), or to sample from those that
+        are given (None is all).
     beta : float, default=0.1
         Parameter of the Dirichlet law of label skew; small is much skew.
     test_size : float, default=0.5
-        Share of rows for the test where there is none.
+        Share of rows for testing where no test rows are given.
     delta : float, default=None
         Of all private fits; None is ``min(1e-5, 1 / (10 n_clients))``.
     class_prior : str or array-like, default=None
@@ -106,12 +106,13 @@ def compare(
     n_bins : int, default=15
         Bins of cwECE, ECE and reliability diagrams.
     store : str or path-like, default=None
-        Folder where each finished cell is kept. A run with the same data and settings
+        Folder for finished cells. A run with the same data and settings
         takes from there what is done; one that was killed goes on.
     n_jobs : int, default=None
         Processes, as in joblib; None is one.
     progress : bool or callable, default=True
-        Whether to show a bar on stderr; a callable is told cells done and in all.
+        Whether to show a bar on stderr; a callable receives the number of finished
+        cells and of all cells.
 
     Returns
     -------
@@ -189,7 +190,7 @@ def _run(
     """Results of all cells, from the store or by running them."""
     digest = rows.digest()
     keys = [cell.key(digest) for cell in cells]
-    results = [_kept(store, key) for key in keys]
+    results = [_load_finished(store, key) for key in keys]
     todo = [i for i, result in enumerate(results) if result is None]
     bar = Progress(len(cells), progress)
     bar.start(len(cells) - len(todo))
@@ -208,7 +209,7 @@ def _run(
 
 @contextmanager
 def _interrupts_held(n_processes: int | None) -> Iterator[None]:
-    """Hold Ctrl-C back; workers that are started meanwhile never hear of it.
+    """Hold Ctrl-C back; workers that are started meanwhile do not receive it.
 
     A terminal sends it to them too, and they would print a traceback wherever they are;
     it is enough that this process stops them.
@@ -225,7 +226,7 @@ def _interrupts_held(n_processes: int | None) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _kept(store: CellStore, key: str) -> dict[str, Any] | None:
+def _load_finished(store: CellStore, key: str) -> dict[str, Any] | None:
     """Return a finished cell; one that is damaged is run again."""
     found = store.load(key)
     if found is None:

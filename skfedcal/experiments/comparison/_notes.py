@@ -25,7 +25,7 @@ def notes_of(comparison: Comparison) -> list[str]:
         "from base to central, in cwECE. bytes and client seconds: of one client that "
         "takes part in all rounds.",
         *_star_note(comparison),
-        *kept_input(comparison),
+        *unchanged_input_notes(comparison),
         *said(comparison),
         *(f"Left out: {text}" for text in comparison.refused),
         privacy_note(comparison),
@@ -39,10 +39,11 @@ def data_note(comparison: Comparison) -> str:
     how = ""
     if settings["clients dealt"]:
         how = (
-            " The rows have no clients of their own: they were dealt out with label "
-            f"skew (Dirichlet, beta = {_varied(comparison, 'beta', settings['beta'])})."
+            " The rows have no clients of their own: they were assigned to clients "
+            "with label skew (Dirichlet, beta = "
+            f"{_varied(comparison, 'beta', settings['beta'])})."
         )
-    test = "given" if settings["test given"] else "kept back, anew with each seed"
+    test = "given" if settings["test given"] else "held out, a new split for each seed"
     seeds = len(settings["seeds"])
     return (
         f"Calibrated on {spread_text(comparison, 'n_rows')} rows of {clients} clients, "
@@ -63,15 +64,15 @@ def privacy_note(comparison: Comparison) -> str:
         f"eps: budget of one whole {' or '.join(units)} for one fit, delta = "
         f"{', '.join(f'{delta:g}' for delta in deltas)}. "
         + (
-            "All noise is seeded, so this is a simulation that protects nobody."
+            "All noise is seeded, so this is a simulation without a privacy guarantee."
             if all(run["simulated"] for run in private)
             else "The noise came from the operating system."
         )
     )
 
 
-def kept_input(comparison: Comparison) -> Iterator[str]:
-    """Say where a private fit was no more than noise and was not used."""
+def unchanged_input_notes(comparison: Comparison) -> Iterator[str]:
+    """Name private fits that were not distinguishable from noise and were not used."""
     counts: dict[str, dict[str, list[bool]]] = {}
     for run in comparison.runs:
         here = counts.setdefault(run["eps"], {})
@@ -87,8 +88,8 @@ def kept_input(comparison: Comparison) -> Iterator[str]:
             found.append(f"at eps {eps}: {', '.join(kept)}")
     if found:
         yield (
-            "Kept the input, since what was learned is no more than the noise, in "
-            f"runs {'; '.join(found)}."
+            "Input left unchanged, because the calibration was not distinguishable "
+            f"from noise, in runs {'; '.join(found)}."
         )
 
 

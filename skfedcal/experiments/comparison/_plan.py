@@ -62,7 +62,7 @@ class Plan:
                 "Pass (logits, labels) without client_ids."
             )
         for point in self.points(OF_SPLIT):
-            split = self.rows.deal(**self._split(point, self.seeds[0]))
+            split = self.rows.partition(**self._split(point, self.seeds[0]))
             if len(split.test_labels) < 2 or not len(split.labels):
                 raise ValueError(
                     f"{len(split.labels)} rows to fit and {len(split.test_labels)} to "

@@ -1,4 +1,4 @@
-"""How far a comparison is, on stderr."""
+"""Progress of a comparison, on stderr."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Progress:
     total : int
         Cells in all.
     show : bool or callable
-        Callable: told how many cells are done, and of how many.
+        Callable: receives the number of finished cells and of all cells.
     """
 
     def __init__(self, total: int, show: bool | Callable[[int, int], object]) -> None:
@@ -37,7 +37,7 @@ class Progress:
         """Say how many cells were found on disk."""
         self.done = self._kept = n_kept
         if self._shown and n_kept:
-            _write(f"[{n_kept} of {self.total} cells were done before]\n")
+            _write(f"[{n_kept} of {self.total} cells were finished before]\n")
         self._report(force=True)
 
     def step(self) -> None:

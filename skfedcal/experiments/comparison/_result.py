@@ -1,4 +1,4 @@
-"""What a comparison found, in the forms that people want it in."""
+"""Result of a comparison, in several output formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows to compare methods on: whose they are, and which are for the test."""
+"""Rows to compare methods on: their clients, and which rows are for testing."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Rows:
     test: tuple[Array, Array] | None
     classes: Array
 
-    def deal(
+    def partition(
         self, seed: int, n_clients: int | None, beta: float, test_size: float
     ) -> Split:
         """Split the rows as one seed does."""
         if self.clients is not None:
             found = self._with_clients(seed, n_clients, test_size)
         else:
-            found = self._dealt_out(seed, n_clients, beta, test_size)
+            found = self._assigned_clients(seed, n_clients, beta, test_size)
         for labels, what in ((found.labels, "fit"), (found.test_labels, "test")):
             # A spread needs two rows.
             if len(labels) < 2:
@@ -73,10 +73,10 @@ class Rows:
                 )
         return found
 
-    def _dealt_out(
+    def _assigned_clients(
         self, seed: int, n_clients: int | None, beta: float, test_size: float
     ) -> Split:
-        """Give the rows to clients by a Dirichlet law."""
+        """Assign the rows to clients by a Dirichlet distribution."""
         rows, test = np.arange(len(self.labels)), self.test
         if test is None:
             rows = np.random.default_rng(seed).permutation(rows)
@@ -86,8 +86,8 @@ class Rows:
         number = N_CLIENTS if n_clients is None else n_clients
         if number > len(rows):
             raise ValueError(
-                f"{len(rows)} rows to calibrate on cannot be dealt to {number} "
-                "clients. Ask for fewer clients, or pass more rows."
+                f"{len(rows)} rows to calibrate on cannot be divided among {number} "
+                f"clients. Ask for fewer clients, or pass more rows."
             )
         dealer = DirichletPartitioner(number, beta, random_state=seed)
         labels = self.labels[rows]
@@ -96,7 +96,7 @@ class Rows:
     def _with_clients(
         self, seed: int, n_clients: int | None, test_size: float
     ) -> Split:
-        """Keep the clients that are given, or some of them."""
+        """Use the given clients, or a sample of them."""
         assert self.clients is not None
         names, clients = np.unique(self.clients, return_inverse=True)
         rows, test = np.arange(len(clients)), self.test
@@ -135,7 +135,7 @@ def read_rows(
     classes: Any = None,
     input_type: str = "logits",
 ) -> Rows:
-    """Bring what `compare` is given into one form."""
+    """Convert the arguments of `compare` to one form."""
     if not isinstance(input_type, str) or input_type not in INPUT_TYPES:
         raise ValueError(f"input_type must be one of {INPUT_TYPES}, got {input_type!r}")
     if isinstance(clients, str | os.PathLike):
@@ -146,7 +146,10 @@ def read_rows(
             if value is not None:
                 raise ValueError(f"A file has its own {name}; leave it out.")
         if input_type != "logits":
-            raise ValueError("A file says what its rows are; leave out input_type.")
+            raise ValueError(
+                "input_type cannot be set for a file, whose arrays define it; leave it "
+                "out."
+            )
         return _from_file(clients, test)
     pooled = isinstance(clients, tuple) and len(clients) == 2
     if pooled and _ndim(clients[1]) == 1 and not _is_pair(clients[0]):
@@ -294,7 +297,7 @@ def _columns(labels: Any, classes: Array) -> Array:
         ) from error
     if unknown.any():
         raise ValueError(
-            f"Label {labels[np.argmax(unknown)]!r} is none of the classes "
+            f"Label {labels[np.argmax(unknown)]!r} is not one of the classes "
             f"{classes[:10].tolist()}."
         )
     return codes

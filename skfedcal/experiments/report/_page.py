@@ -20,7 +20,7 @@ WORDS = {
     "frequency, mean over classes and bins. Small for many classes, so compare it "
     "with base.",
     "floor": "cwECE that a perfect model would show on as many test rows. An error "
-    "near it cannot be told from none.",
+    "near it is not distinguishable from zero.",
     "ECE": "The same gap for the predicted class only.",
     "NLL, Brier": "Log loss and squared error of the probabilities. They fall only if "
     "the probabilities become better, and cannot be gamed.",
@@ -90,7 +90,7 @@ def _budget_words(verdict: Verdict) -> str:
     if all(eps == "none" for eps in verdict.best):
         return ""
     return (
-        " eps: privacy budget of one client; the smaller, the better it is hidden "
+        " eps: privacy budget of one client; smaller means stronger privacy "
         '(see <a href="#privacy">Privacy</a>).'
     )
 

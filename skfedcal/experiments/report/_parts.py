@@ -136,8 +136,8 @@ def clients(comparison: Comparison) -> str:
         "<h2 id=clients>How far clients differ</h2><p>Classes that a client has on "
         "average; variance over clients of the temperatures T_k that each would fit "
         "alone, and of its classwise error with it; mean distance from the temperature "
-        "T of all rows. The more they differ, the less can a client mend the model "
-        "alone.</p>"
+        "T of all rows. The more they differ, the less a single client can correct "
+        "the model alone.</p>"
         '<div class="scroll fit" tabindex="0" role="region" '
         'aria-label="How far clients differ"><table><thead><tr>'
         f"{heads}</tr></thead><tbody>{lines}</tbody></table></div>"
@@ -155,7 +155,8 @@ def privacy(comparison: Comparison) -> str:
     if not private:
         return (
             "<p>No noise was added. The server learns exact sums over clients, which "
-            "can tell about single clients, most of all if there are few.</p>"
+            "can reveal information about single clients, especially if there are "
+            "few.</p>"
         )
     budgets: dict[float, Any] = {}
     for run in private:
@@ -168,14 +169,14 @@ def privacy(comparison: Comparison) -> str:
     units = " or ".join(sorted({run["unit"] for run in private}))
     simulated = any(run["simulated"] for run in private)
     warning = (
-        "<p><strong>This comparison itself protects nobody:</strong> its noise is "
+        "<p><strong>This comparison itself gives no privacy:</strong> its noise is "
         "seeded, and it was run on rows that were all in one place. It shows what a "
         "real fit with this budget would give. Leave the seed out for a release.</p>"
         if simulated
         else ""
     )
     return (
-        f"<p>A budget eps limits what all that is released can tell about one whole "
+        f"<p>A budget eps limits what all releases together can reveal about one whole "
         f"{escape(units)}. Take somebody who knows everything else and asks whether "
         f"this {escape(units)} gave its own data or nothing:</p>"
         '<div class="scroll fit" tabindex="0" role="region" '
@@ -187,6 +188,6 @@ def privacy(comparison: Comparison) -> str:
         "<p>The bound holds up to a slack of delta. It is that of one fit: every "
         "further fit on the same clients adds to it, and a privacy ledger keeps the "
         "account. The server is trusted to add the noise; how many clients there are "
-        "is public. eps below 1 is strong, above 10 says little.</p>"
+        "is public. eps below 1 is strong privacy, above 10 is weak.</p>"
         f"{warning}"
     )

@@ -1,4 +1,4 @@
-"""Say in sentences what a comparison found, whichever way it fell."""
+"""Summary in sentences of what a comparison found, good or bad."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skfedcal.experiments.comparison._notes import FEW_CLIENTS, kept_input, said
+from skfedcal.experiments.comparison._notes import (
+    FEW_CLIENTS,
+    said,
+    unchanged_input_notes,
+)
 from skfedcal.experiments.report._picks import Pick, best_by_budget, picks_of
 
 if TYPE_CHECKING:
@@ -130,14 +134,14 @@ def _warnings(comparison: Comparison, picks: Sequence[Pick]) -> Iterator[str]:
             f"Accuracy drops by more than 1 % (marked *) for {', '.join(lost)}. A low "
             "classwise error means little there."
         )
-    yield from kept_input(comparison)
+    yield from unchanged_input_notes(comparison)
     yield from said(comparison)
     for text in comparison.refused:
         yield f"Left out: {text}"
     if comparison.settings["clients dealt"]:
         yield (
-            "The rows have no clients of their own: they were dealt out at random, "
-            "with label skew. Real clients may differ in other ways."
+            "The rows have no clients of their own: they were assigned to clients at "
+            "random, with label skew. Real clients may differ in other ways."
         )
     if len(comparison.settings["seeds"]) < 3:
         yield "Fewer than three seeds: the spread over runs is not known well."

@@ -1,4 +1,4 @@
-"""ReliabilityDisplay: frequency against score, for rows that are at hand."""
+"""ReliabilityDisplay: frequency against score, for rows in this process."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ class ReliabilityDisplay:
 
 
 def check_classifier(estimator: Any) -> None:
-    """Raise for what is not fitted, or no classifier."""
+    """Raise unless the estimator is a fitted classifier."""
     if not hasattr(estimator, "predict_proba"):
         raise TypeError(
             f"{estimator!r} has no predict_proba; pass a fitted classifier."

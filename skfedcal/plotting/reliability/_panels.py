@@ -55,7 +55,9 @@ def before_and_after(calibrator: Any, X: Any) -> dict[str, Array]:
     """
     check_classifier(calibrator)
     if not hasattr(calibrator, "input_type"):
-        raise TypeError(f"{calibrator!r} is no calibrator; pass one that is fitted.")
+        raise TypeError(
+            f"{calibrator!r} is not a calibrator; pass a fitted calibrator."
+        )
     after = calibrator.predict_proba(X)
     scores = check_scores(calibrator, X, reset=False)
     logits = to_logits(
@@ -185,7 +187,9 @@ def plot_reliability_grid(
         chosen = list(known[_worst(y_true, first, labels, max_classes)])
         title = f"{max_classes} of {len(known)} classes, those with the largest error"
     if not chosen:
-        raise ValueError("A grid of 0 classes cannot be drawn; pass one at least.")
+        raise ValueError(
+            "A grid of 0 classes cannot be drawn; pass at least one class."
+        )
     figure, axes = _grid(len(chosen), n_columns, margin is not None)
     for ax, target in zip(axes, chosen, strict=True):
         for name, proba in predictions.items():

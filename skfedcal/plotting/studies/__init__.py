@@ -1,1 +1,1 @@
-"""Pictures of experiments: scores and costs of several methods."""
+"""Plots of experiments: scores and costs of several methods."""

@@ -1,4 +1,4 @@
-"""Read rows of results, whatever holds them."""
+"""Read rows of results from any supported container."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def number(value: Any) -> float:
         found = float(value)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(
-            f"The table has a cell {value!r}, which is no number; leave such rows "
+            f"The table has a cell {value!r}, which is not a number; leave such rows "
             "out, or pass another column."
         ) from None
     # An axis has no room for others.

@@ -80,7 +80,7 @@ class CostDisplay:
             if not rounds:
                 raise ValueError(
                     f"{name} has no history_ of rounds; pass an estimator as `fit` "
-                    "leaves it (a saved one has none)."
+                    "leaves it (a loaded estimator has no history_)."
                 )
             costs[name] = {
                 "up": float(sum(record.bytes_up for record in rounds)),
@@ -125,7 +125,7 @@ class CostDisplay:
             )
         parts = {columns: columns} if isinstance(columns, str) else dict(columns)
         if by is None or None in parts.values():
-            raise ValueError("None is the name of no column; pass columns and by.")
+            raise ValueError("columns and by must name columns, got None.")
         check_columns(rows, by, *parts.values())
         found: dict[str, dict[str, list[float]]] = {}
         for row in rows:
@@ -161,7 +161,7 @@ class CostDisplay:
         """
         log, sort = check_flag("log", log), check_flag("sort", sort)
         if not self.costs:
-            raise ValueError("There is no method with a number of bytes to draw.")
+            raise ValueError("No method has a number of bytes to draw.")
         names = list(self.costs)
         if sort:
             names.sort(key=lambda name: sum(self.costs[name].values()))

@@ -1,4 +1,4 @@
-"""Clients to look at one by one; for simulations, where no privacy is at stake."""
+"""Clients shown separately; for simulations on data that are not private."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ _MOST_NAMES = 30
 class LabelSkewDisplay:
     """Heat map of the labels of each client, with the number of its rows.
 
-    It looks at clients one by one: for simulations, not for data that are to be kept
-    private.
+    It shows each client separately. Use it for simulations, not for private data.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ class SweepLine:
     Parameters
     ----------
     x : ndarray of shape (n_points,)
-        Settings, increasing; inf is no noise.
+        Settings, increasing; inf means no noise.
     y, spread : ndarray of shape (n_points,)
         Mean and deviation of the score; a deviation of nan is not known.
     """
@@ -173,12 +173,12 @@ class SweepDisplay:
         ax: Any = None,
         **kwargs: Any,
     ) -> Self:
-        """Draw scores that are at hand.
+        """Draw given scores.
 
         Parameters
         ----------
         x : array-like of shape (n_points,)
-            Settings; None or inf is no noise.
+            Settings; None or inf means no noise.
         y : dict of str to array-like of shape (n_points,) or (n_seeds, n_points)
             Scores by name of the method; those of several seeds are averaged.
         spread : dict of str to array-like of shape (n_points,), default=None
@@ -320,7 +320,7 @@ def _line(entries: list[tuple[float, float, float]]) -> SweepLine:
 def _vector(values: Any, what: str, dtype: Any) -> Array:
     array = read_array(values, what, dtype)
     if array.ndim != 1:
-        raise ValueError(f"{what} has shape {array.shape}; pass one entry a setting.")
+        raise ValueError(f"{what} has shape {array.shape}; pass one entry per setting.")
     return array
 
 

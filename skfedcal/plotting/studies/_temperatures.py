@@ -1,4 +1,4 @@
-"""ClientTemperaturesDisplay: how far clients differ in what they need."""
+"""ClientTemperaturesDisplay: how the best temperature differs between clients."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ _LOWEST, _HIGHEST = 0.05, 20.0
 class ClientTemperaturesDisplay:
     """Temperature that each client would fit alone, and that of all.
 
-    It looks at clients one by one: for simulations, not for data that are to be kept
-    private.
+    It shows each client separately. Use it for simulations, not for private data.
 
     Parameters
     ----------
@@ -132,7 +131,7 @@ class ClientTemperaturesDisplay:
         style = {"color": COLOURS[0], "alpha": 0.75, "edgecolor": "white"}
         self.points_ = ax.scatter(
             place[~ends], values[~ends], area[~ends],
-            **{**style, "label": "client (area: its rows)", **point_kw},
+            **{**style, "label": "client (area: number of rows)", **point_kw},
         )  # fmt: skip
         self.bounded_ = None
         if ends.any():
@@ -153,7 +152,9 @@ class ClientTemperaturesDisplay:
         ax.set_yscale("log")
         _set_ticks(ax, values)
         tidy(ax, "y")
-        ax.set(xlabel="client, sorted", ylabel="temperature of its own rows")
+        ax.set(
+            xlabel="client, sorted", ylabel="temperature fitted to the client's rows"
+        )
         ax.legend(fontsize=8, framealpha=0.9)
         return self
 

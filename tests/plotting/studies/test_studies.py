@@ -102,7 +102,7 @@ def test_wrong_tables_are_refused():
         SweepDisplay.from_arrays([1, 2, 3], {"a": [0.1, 0.2]})
     with pytest.raises(ValueError, match="no rows"):
         SweepDisplay.from_table({"method": [], "eps": [], "cwECE": []})
-    with pytest.raises(ValueError, match="a cell 'auto', which is no number"):
+    with pytest.raises(ValueError, match="a cell 'auto', which is not a number"):
         SweepDisplay.from_table([{"method": "a", "bins": "auto", "cwECE": 1}], x="bins")
     with pytest.raises(ValueError, match=r"spread of a has shape \(1,\); expected one"):
         SweepDisplay.from_arrays([1, 2], {"a": [0.1, 0.2]}, spread={"a": [0.1]})

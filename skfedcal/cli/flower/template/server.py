@@ -46,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
         result.save(out)  # for skfedcal.load
         text = f"{config['method']}, {result.n_rounds_} rounds\n{result.privacy_!r}"
         if not getattr(result, "improves_", True):
-            text += "\nno more than noise explains: predictions are those of the input"
+            text += "\nnot distinguishable from noise: predictions are unchanged"
     elif hasattr(method, "to_json"):
         result = method.fit(sites, **options)
         out.write_text(result.to_json())  # for ScoreHistogram.from_json
