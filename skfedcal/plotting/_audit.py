@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from skfedcal.plotting._base import BAND_ALPHA, pyplot
 from skfedcal.plotting._style import COLOURS, LINES
 from skfedcal.privacy.audits._result import AuditResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _N_POINTS = 501
 
@@ -51,7 +54,7 @@ class AuditDisplay:
         self.result = result
 
     @classmethod
-    def from_result(cls, result: AuditResult, *, ax: Any = None) -> Self:
+    def from_result(cls, result: AuditResult, *, ax: Axes | None = None) -> Self:
         """Draw the result of an audit.
 
         Parameters
@@ -67,7 +70,7 @@ class AuditDisplay:
         """
         return cls(result).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
+    def plot(self, ax: Axes | None = None) -> Self:
         """Draw the curve, and a region for each test.
 
         Parameters

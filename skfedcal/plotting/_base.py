@@ -11,6 +11,11 @@ from skfedcal.evaluation._intervals import check_level
 from skfedcal.plotting._style import set_cycle
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+    from numpy.typing import ArrayLike
+
     from skfedcal.evaluation._estimate import Estimate
 
 # A band has the colour of its line, at this opacity.
@@ -39,12 +44,12 @@ class FedDisplay:
     def from_clients(
         cls,
         clients: Any,
-        y: Any = None,
+        y: ArrayLike | Sequence[ArrayLike] | None = None,
         *,
-        client_ids: Any = None,
+        client_ids: ArrayLike | None = None,
         privacy: Any = None,
         random_state: RandomState = None,
-        ax: Any = None,
+        ax: Axes | None = None,
         name: str | None = None,
         ci: float = 0.95,
         plot_kw: Mapping[str, Any] | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from skfedcal.plotting._base import pyplot
 from skfedcal.plotting._style import REFERENCE, line_style, tidy
 from skfedcal.privacy import PrivacyLedger
 from skfedcal.privacy._ledger_records import Account, check_delta, read_event
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Array = NDArray[Any]
 
@@ -104,7 +107,7 @@ class LedgerDisplay:
         *,
         delta: float | None = None,
         population: str | None = None,
-        ax: Any = None,
+        ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
         """Add up the debits of a ledger, and draw.
@@ -151,7 +154,12 @@ class LedgerDisplay:
         return cls(spending, delta=delta, budget=budget).plot(ax, **kwargs)
 
     def plot(
-        self, ax: Any = None, *, x: str = "debit", names: bool = True, **line_kw: Any
+        self,
+        ax: Axes | None = None,
+        *,
+        x: str = "debit",
+        names: bool = True,
+        **line_kw: Any,
     ) -> Self:
         """Draw steps, marks and the budget.
 
@@ -178,7 +186,7 @@ class LedgerDisplay:
         self.lines_: dict[str, Any] = {}
         self.simulated_: list[Any] = []
         for i, (name, own) in enumerate(self.spending.items()):
-            places = own.number if x == "debit" else _moments(own.time)
+            places: Any = own.number if x == "debit" else _moments(own.time)
             style = {**line_style(i), "label": name, "where": "post", **line_kw}
             (self.lines_[name],) = ax.step(places, own.eps, **style)
             self._mark_simulated(ax, np.asarray(places), own, style)

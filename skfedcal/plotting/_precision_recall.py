@@ -15,6 +15,9 @@ from skfedcal.plotting._base import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
     from skfedcal.evaluation._estimate import Estimate
     from skfedcal.evaluation._histogram import ScoreHistogram
 
@@ -108,7 +111,7 @@ class FedPrecisionRecallDisplay(FedDisplay):
         cls,
         hist: ScoreHistogram,
         *,
-        ax: Any = None,
+        ax: Axes | None = None,
         name: str | None = None,
         ci: float = 0.95,
         **kwargs: Any,
@@ -152,7 +155,7 @@ class FedPrecisionRecallDisplay(FedDisplay):
 
     def plot(
         self,
-        ax: Any = None,
+        ax: Axes | None = None,
         *,
         name: str | None = None,
         plot_chance_level: bool = False,
@@ -183,7 +186,7 @@ class FedPrecisionRecallDisplay(FedDisplay):
         if self.average_precision is not None:
             name = with_interval(name, "AP", self.average_precision)
         line = {"drawstyle": "steps-post", "label": name, **line_kw}
-        (self.line_,) = ax.plot(self.recall, self.precision, **line)
+        self.line_: Line2D = ax.plot(self.recall, self.precision, **line)[0]
         shade = {"color": self.line_.get_color(), "alpha": BAND_ALPHA, "linewidth": 0}
         self.band_ = ax.fill_between(
             self.recall,

@@ -15,6 +15,8 @@ from skfedcal.plotting._style import MARKS
 from skfedcal.plotting.reliability._margin import bottom_of, draw_margin
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from skfedcal.evaluation._histogram import ScoreHistogram
 
 _DEFAULTS = {"n_bins": 10, "strategy": "quantile", "margin": None}
@@ -106,7 +108,7 @@ class FedReliabilityDisplay(FedDisplay):
         *,
         n_bins: int = 10,
         strategy: str = "quantile",
-        ax: Any = None,
+        ax: Axes | None = None,
         name: str | None = None,
         ci: float = 0.95,
         **kwargs: Any,
@@ -156,7 +158,7 @@ class FedReliabilityDisplay(FedDisplay):
 
     def plot(
         self,
-        ax: Any = None,
+        ax: Axes | None = None,
         *,
         name: str | None = None,
         ref_line: bool = True,

@@ -13,6 +13,9 @@ from skfedcal.plotting._base import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
     from skfedcal.evaluation._estimate import Estimate
     from skfedcal.evaluation._histogram import ScoreHistogram
 
@@ -102,7 +105,7 @@ class FedRocDisplay(FedDisplay):
         cls,
         hist: ScoreHistogram,
         *,
-        ax: Any = None,
+        ax: Axes | None = None,
         name: str | None = None,
         ci: float = 0.95,
         **kwargs: Any,
@@ -147,7 +150,7 @@ class FedRocDisplay(FedDisplay):
 
     def plot(
         self,
-        ax: Any = None,
+        ax: Axes | None = None,
         *,
         name: str | None = None,
         plot_chance_level: bool = False,
@@ -177,7 +180,9 @@ class FedRocDisplay(FedDisplay):
         name = self.name if name is None else name
         if self.roc_auc is not None:
             name = with_interval(name, "AUC", self.roc_auc)
-        (self.line_,) = ax.plot(self.fpr, self.tpr, **{"label": name, **line_kw})
+        self.line_: Line2D = ax.plot(self.fpr, self.tpr, **{"label": name, **line_kw})[
+            0
+        ]
         shade = {"color": self.line_.get_color(), "alpha": BAND_ALPHA, "linewidth": 0}
         self.band_ = ax.fill_between(
             self.fpr, self.low, self.high, **{**shade, **(band_kw or {})}

@@ -154,7 +154,9 @@ def test_an_interrupt_keeps_what_is_done_and_the_same_command_goes_on(
     assert (first.returncode, out) == (130, "")
     *_, kept, last = err.splitlines()
     assert last == "skfedcal: interrupted"
-    assert kept.startswith(f"[finished cells are kept in {store}: the same command")
+    assert kept.startswith(
+        f"[finished cells are stored in {store}; run the same command"
+    )
     assert "Traceback" not in err
     n_kept = len(list(store.iterdir()))
     assert 5 <= n_kept < 160 and len(list(store.glob("*.json"))) == n_kept
@@ -208,7 +210,7 @@ WRONG = [
     (["--cohort", "41", "--methods", "temp"], "No method could be fitted"),
     (["--columns", "labels"], "expected ROLE=NAME"),
     (["--columns", "labels=y"], "has no array 'y'; it has labels, logits, val_client"),
-    (["--columns", "target=y"], "columns has 'target'"),
+    (["--columns", "target=y"], "columns has the unknown role 'target'"),
     (["--class-prior", "a"], "'a' is not 'uniform'"),
     (["--jobs", "0"], "'0' is not a whole number above 0"),
 ]

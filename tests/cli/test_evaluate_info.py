@@ -123,7 +123,10 @@ def test_the_cost_of_a_private_evaluation_is_said(run, run_json, federation_file
         (["--delta", "1e-5"], "--delta needs --eps"),
         (["--eps", "0"], "'0' is not a finite number above 0"),
         (["--budget", "1", "1e-5"], "--budget needs --eps"),
-        (["--eps", "1", "--ledger", "x", "--seed", "1"], "--ledger refuses --seed"),
+        (
+            ["--eps", "1", "--ledger", "x", "--seed", "1"],
+            "--ledger cannot be combined with --seed",
+        ),
         (["--calibrator", "none.json"], "none.json: no such file"),
         (["--split", "train"], "invalid choice"),
         (["--columns", "logits=z"], "has no array 'z'"),

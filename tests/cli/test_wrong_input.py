@@ -19,7 +19,10 @@ GOOD = {"logits": np.eye(3)[[0, 1, 2, 0]] * 2.0, "labels": np.array([0, 1, 2, 1]
         (["--budget", "1", "1e-5"], "--budget needs --eps"),
         (["--eps", "1", "--budget", "1", "1e-5"], "--budget needs --ledger"),
         (["--eps", "1", "--budget", "1"], "expected 2 arguments"),
-        (["--eps", "1", "--ledger", "x", "--seed", "1"], "--ledger refuses --seed"),
+        (
+            ["--eps", "1", "--ledger", "x", "--seed", "1"],
+            "--ledger cannot be combined with --seed",
+        ),
         (["--method", "bin", "--solver", "grid"], "option of --method temp, not of"),
         (["--n-bins", "5"], "option of --method bin or topbin, not of temp"),
         (["--method", "bin", "--n-bins", "0"], "'0' is not a whole number above 0"),

@@ -202,7 +202,7 @@ def test_an_unknown_column_says_which_there_are(tmp_path):
         load_federation(path, columns={"labels": "y"})
     with pytest.raises(ValueError, match="begins with 'z'"):
         load_federation(path, columns={"logits": "z"})
-    with pytest.raises(ValueError, match="columns has 'target'"):
+    with pytest.raises(ValueError, match="columns has the unknown role 'target'"):
         load_federation(path, columns={"target": "label"})
     with pytest.raises(TypeError, match="columns must be a dict"):
         load_federation(path, columns="label")

@@ -129,7 +129,7 @@ ZEROS, TWO = np.zeros((4, 2)), np.array([0, 1, 0, 1])
         (
             ([(ZEROS, TWO)] * 2,),
             {"client_ids": ["a", "a"]},
-            "client_ids holds a name twice",
+            "client_ids contains a duplicate name",
         ),
         ((ZEROS, TWO), {"client_ids": [1, 2]}, "inconsistent numbers of samples"),
         (

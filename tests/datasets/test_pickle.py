@@ -147,7 +147,7 @@ def test_programs_by_hand_are_refused(read, content):
 @pytest.mark.parametrize("content", [b"\x80\x02}r\x40\x42\x0f\0.", b"}p1000000\n."])
 def test_places_to_remember_things_are_counted(read, content):
     # Places below the one that is named take memory; 16 GB of it in the worst case.
-    with pytest.raises(ValueError, match="claims 1000000 places"):
+    with pytest.raises(ValueError, match="claims 1000000 memo entries"):
         read(content)
 
 

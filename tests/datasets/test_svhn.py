@@ -65,7 +65,7 @@ ROWS = np.zeros((32, 32, 3, 2), np.uint8)
         ({"X": ROWS}, "expected the arrays X and y, found no y"),
         ({"X": ROWS, "y": [[1], [2], [3]]}, "2 images but .* 3 labels"),
         ({"X": ROWS, "y": [[1], [0]]}, "label 0, expected 1 to 10"),
-        ({"X": ROWS, "y": [["a"], ["b"]]}, "not of plain real numbers"),
+        ({"X": ROWS, "y": [["a"], ["b"]]}, "complex or non-numeric values"),
         ({"X": ROWS.astype(float), "y": [[1], [2]]}, "found float64"),
         ({"X": ROWS[:, :, 0], "y": [[1], [2]]}, r"\(32, 32, 3, n\), found"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,10 @@ from skfedcal.plotting._base import BAND_ALPHA, pyplot
 from skfedcal.plotting._style import REFERENCE, line_style, next_number, tidy
 from skfedcal.plotting.reliability._margin import bottom_of, draw_margin
 from skfedcal.plotting.reliability._points import Outcomes, bin_points, read_outcomes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 Array = NDArray[Any]
 
@@ -123,7 +127,7 @@ class ReliabilityDisplay:
         strategy: str = "auto",
         ci: float = 0.95,
         name: str | None = None,
-        ax: Any = None,
+        ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
         """Draw the diagram of probabilities.
@@ -214,7 +218,7 @@ class ReliabilityDisplay:
 
     def plot(
         self,
-        ax: Any = None,
+        ax: Axes | None = None,
         *,
         name: str | None = None,
         ref_line: bool = True,
@@ -263,7 +267,7 @@ class ReliabilityDisplay:
         style = {**line_style(number), "label": self._label(name), **line_kw}
         low, high = ax.get_ylim() if scale == "logit" else (0.0, 1.0)
         value = np.clip(self.prob_true, low, high)
-        (self.line_,) = ax.plot(self.prob_pred, value, gid="skfedcal", **style)
+        self.line_: Line2D = ax.plot(self.prob_pred, value, gid="skfedcal", **style)[0]
         colour = self.line_.get_color()
         self.band_ = None
         if band:

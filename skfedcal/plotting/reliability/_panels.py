@@ -127,7 +127,7 @@ def plot_reliability_grid(
     predictions: Mapping[str, ArrayLike],
     *,
     labels: ArrayLike | None = None,
-    classes: Any = None,
+    classes: ArrayLike | None = None,
     max_classes: int = 12,
     n_columns: int = 4,
     margin: str | None = None,

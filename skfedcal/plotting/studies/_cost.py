@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from skfedcal._params import check_flag
 from skfedcal.plotting._base import pyplot
 from skfedcal.plotting._style import bar_style, tidy
 from skfedcal.plotting.studies._columns import check_columns, measured, read_rows
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
@@ -53,7 +56,7 @@ class CostDisplay:
 
     @classmethod
     def from_estimators(
-        cls, estimators: Mapping[str, Any], *, ax: Any = None, **kwargs: Any
+        cls, estimators: Mapping[str, Any], *, ax: Axes | None = None, **kwargs: Any
     ) -> Self:
         """Draw the costs of fitted estimators.
 
@@ -95,7 +98,7 @@ class CostDisplay:
         *,
         columns: Mapping[str, str] | str = "bytes",
         by: str = "method",
-        ax: Any = None,
+        ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
         """Draw columns of a table of results.
@@ -143,7 +146,9 @@ class CostDisplay:
         }
         return cls(costs).plot(ax, **kwargs)
 
-    def plot(self, ax: Any = None, *, log: bool = True, sort: bool = True) -> Self:
+    def plot(
+        self, ax: Axes | None = None, *, log: bool = True, sort: bool = True
+    ) -> Self:
         """Draw a group of bars for each method, with their values.
 
         Parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,12 @@ from numpy.typing import NDArray
 from skfedcal.plotting._base import pyplot
 from skfedcal.plotting._style import COLOURS, tidy
 from skfedcal.plotting.studies._read_clients import read_clients
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+    from numpy.typing import ArrayLike
 
 Array = NDArray[Any]
 
@@ -73,12 +79,12 @@ class LabelSkewDisplay:
     def from_clients(
         cls,
         clients: Any,
-        y: Any = None,
+        y: ArrayLike | Sequence[ArrayLike] | None = None,
         *,
-        client_ids: Any = None,
-        classes: Any = None,
+        client_ids: ArrayLike | None = None,
+        classes: ArrayLike | None = None,
         input_type: str = "logits",
-        ax: Any = None,
+        ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
         """Count the labels of each client, and draw.
@@ -128,7 +134,9 @@ class LabelSkewDisplay:
         overall = self.counts.sum(axis=0) / rows.sum()
         return float(np.abs(self.shares - overall)[rows > 0].sum(axis=1).mean() / 2)
 
-    def plot(self, ax: Any = None, *, sizes: bool = True, cmap: str = "Blues") -> Self:
+    def plot(
+        self, ax: Axes | None = None, *, sizes: bool = True, cmap: str = "Blues"
+    ) -> Self:
         """Draw the shares, and the number of rows beside them.
 
         Parameters
@@ -162,7 +170,7 @@ class LabelSkewDisplay:
         ax.set_title(f"label skew {self.skew:.2f}", fontsize=10)
         self.bars_ = None
         if sizes:
-            place = ax.inset_axes([1.02, 0, 0.2, 1], sharey=ax)
+            place = ax.inset_axes((1.02, 0, 0.2, 1), sharey=ax)
             self.bars_ = place.barh(
                 np.arange(n_clients), self.counts.sum(axis=1)[self.order_],
                 color=COLOURS[0], height=0.8,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,9 @@ from skfedcal.plotting.studies._columns import (
     number,
     read_rows,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Array = NDArray[Any]
 
@@ -114,7 +117,7 @@ class SweepDisplay:
         x: str = "eps",
         y: str = "cwECE",
         by: str | None = "method",
-        ax: Any = None,
+        ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
         """Draw two columns of a table of results.
@@ -170,7 +173,7 @@ class SweepDisplay:
         references: Mapping[str, float] | None = None,
         x_name: str = "eps",
         y_name: str = "cwECE",
-        ax: Any = None,
+        ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
         """Draw given scores.
@@ -224,7 +227,7 @@ class SweepDisplay:
         return display.plot(ax, **kwargs)
 
     def plot(
-        self, ax: Any = None, *, log_x: bool | None = None, **line_kw: Any
+        self, ax: Axes | None = None, *, log_x: bool | None = None, **line_kw: Any
     ) -> Self:
         """Draw the lines, their spread and the references.
 
@@ -264,7 +267,9 @@ class SweepDisplay:
                 value, color=REFERENCE, linewidth=1.2, label=name, linestyle=kind
             )
         self._set_axes(ax, finite, factors, end)
-        place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)} if outside else {}
+        place: dict[str, Any] = {}
+        if outside:
+            place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
         ax.legend(fontsize=8, framealpha=0.9, **place)
         return self
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,12 @@ from skfedcal.calibrators import FedTempCalibrator
 from skfedcal.plotting._base import pyplot
 from skfedcal.plotting._style import COLOURS, REFERENCE, tidy
 from skfedcal.plotting.studies._read_clients import read_clients
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+    from numpy.typing import ArrayLike
 
 Array = NDArray[Any]
 
@@ -68,12 +74,12 @@ class ClientTemperaturesDisplay:
     def from_clients(
         cls,
         clients: Any,
-        y: Any = None,
+        y: ArrayLike | Sequence[ArrayLike] | None = None,
         *,
-        client_ids: Any = None,
-        classes: Any = None,
+        client_ids: ArrayLike | None = None,
+        classes: ArrayLike | None = None,
         input_type: str = "logits",
-        ax: Any = None,
+        ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
         """Fit each client alone, and draw.
@@ -105,7 +111,7 @@ class ClientTemperaturesDisplay:
         pooled.fit(clients, y, client_ids=client_ids)
         return cls(own, dataset.sizes, pooled.temperature_).plot(ax, **kwargs)
 
-    def plot(self, ax: Any = None, **point_kw: Any) -> Self:
+    def plot(self, ax: Axes | None = None, **point_kw: Any) -> Self:
         """Draw clients from the lowest temperature to the highest.
 
         Parameters

@@ -172,7 +172,7 @@ def test_costs_of_a_table():
     assert set(texts) == {"2 kB", "20 B", "5 B"}
     plain = CostDisplay.from_table(rows, columns="bytes").plot(log=False, sort=False)
     assert [t.get_text() for t in plain.ax_.get_yticklabels()] == ["a", "b"]
-    with pytest.raises(ValueError, match="no method with a number of bytes"):
+    with pytest.raises(ValueError, match="No method has a number of bytes"):
         CostDisplay.from_table(rows[-1:], columns="bytes")
     with pytest.raises(ValueError, match="x has no history_"):
         CostDisplay.from_estimators({"x": FedTempCalibrator()})
