@@ -252,8 +252,7 @@ class Reading:
         if not len(scores):
             return scores, every
         if self.rows == "features":
-            finite: Array = np.isfinite(scores).all(axis=1)
-            return scores, finite
+            return scores, np.logical_and.reduce(np.isfinite(scores), axis=1)
         n_classes = len(self.classes)
         try:
             check_finite(scores)
