@@ -147,8 +147,10 @@ class LedgerDisplay:
         if ledger.budget is not None and delta == ledger.budget[1]:
             budget = ledger.budget[0]
         names = dict.fromkeys(record["population"] for record in records)
+        with ledger._session() as totals:
+            eps = ledger._reference_eps(totals)
         spending = {
-            name: _spending([r for r in records if r["population"] == name], delta)
+            name: _spending([r for r in records if r["population"] == name], delta, eps)
             for name in names
         }
         return cls(spending, delta=delta, budget=budget).plot(ax, **kwargs)
@@ -220,11 +222,13 @@ class LedgerDisplay:
         self.simulated_.append(marks)
 
 
-def _spending(records: Sequence[dict[str, Any]], delta: float) -> Spending:
+def _spending(
+    records: Sequence[dict[str, Any]], delta: float, budget: float | None
+) -> Spending:
     account, spent = Account(), []
     for record in records:
         account.add(read_event(record["event"]))
-        spent.append(account.epsilon(delta))
+        spent.append(account.epsilon(delta, budget))
     return Spending(
         np.array([record["n"] + 1 for record in records]),
         np.array([record["t"] for record in records]),
@@ -253,7 +257,7 @@ def _write_names(ax: Any, line: Any, own: Spending) -> None:
     if len(own.labels) > _MOST_NAMES:
         return
     aslant = len("".join(own.labels)) > _MOST_LETTERS
-    style = {"ha": "left", "rotation": 40} if aslant else {"ha": "center"}
+    style = {"ha": "left", "rotation": 45} if aslant else {"ha": "center"}
     for place, eps, label in zip(line.get_xdata(), own.eps, own.labels, strict=True):
         ax.annotate(
             label, (place, eps), (0, 7), textcoords="offset points", fontsize=8,

@@ -29,6 +29,7 @@ from skfedcal.privacy._ledger_rules import (
     refuse_other_unit,
     refuse_overspending,
     refuse_simulation,
+    within,
 )
 
 if TYPE_CHECKING:
@@ -73,6 +74,12 @@ class PrivacyLedger:
     Populations are disjoint sets of clients. Each has its own account (parallel
     composition), and the largest total is the one that counts.
 
+    A budget holds for releases that are chosen one after the other, by what earlier
+    ones showed. It is kept by privacy filters that are proved for this case: sums of
+    pure eps; squared mu of Gaussian releases (Smith and Thakurta 2022); Renyi
+    divergence at an order that the budget fixes (Feldman and Zrnic 2021). The user
+    guide, :ref:`adaptive`, says how they are combined and what they charge.
+
     ``clone``, ``copy`` and ``deepcopy`` return the ledger itself, so that all folds of
     a cross-validation pay from one account. A ledger with a path is pickled as that
     path; a ledger in memory refuses to be pickled.
@@ -88,8 +95,10 @@ class PrivacyLedger:
     True
     """
 
-    # What an account adds up to.
-    _epsilon: Callable[[Account, float], float] = staticmethod(Account.epsilon)
+    # What an account is charged at a delta, under a budget or under none.
+    _epsilon: Callable[[Account, float, float | None], float] = staticmethod(
+        Account.epsilon
+    )
 
     def __init__(
         self,
@@ -177,11 +186,13 @@ class PrivacyLedger:
             refuse_looser_budget(self._where, self.budget, totals)
             account = totals.account(population)
             refuse_other_unit(account, entry)
-            refuse_overspending(self.budget, account, entry, self._epsilon)
+            # The filters of the budget that the first record was made under, too.
+            for budget in dict.fromkeys((self.budget, totals.first_budget)):
+                refuse_overspending(budget, account, entry, self._epsilon)
             return self._store.append(entry)["id"]
 
     def spent(self, delta: float | None = None, population: str | None = None) -> float:
-        """Return the eps spent at `delta`, by default the largest of all populations.
+        """Return the eps charged at `delta`, by default the largest of all populations.
 
         Parameters
         ----------
@@ -193,7 +204,16 @@ class PrivacyLedger:
         Returns
         -------
         float
-            0.0 if nothing was debited.
+            0.0 if nothing was debited. With a budget, given or in the records: what its
+            privacy filters charge, which is at most the eps of the budget if and only
+            if all debits are admitted. Without: the least eps of a budget that would
+            have admitted them.
+
+        Notes
+        -----
+        What is proved for releases that were chosen one after the other is the budget,
+        not this figure on the way to it: it is a charge of a filter and no odometer.
+        For releases that were fixed in advance it is itself an upper bound.
         """
         if delta is None:
             if self.budget is None:
@@ -201,13 +221,17 @@ class PrivacyLedger:
             delta = self.budget[1]
         check_delta(delta)
         with self._session() as totals:
-            return totals.epsilon(delta, population)
+            eps = self._reference_eps(totals)
+            accounts = totals.chosen(population)
+            charged = (self._epsilon(account, delta, eps) for account in accounts)
+            return float(max(charged, default=0.0))
 
     def remaining(self, population: str | None = None) -> float:
         """Return the eps of the budget less the eps spent; inf without a budget.
 
-        Costs add up slower than their eps: several debits whose eps sum to more than
-        this may still be accepted.
+        Costs of one kind add up slower than their eps: several debits whose eps sum to
+        more than this may be accepted. Gaussian and pure debits together need about a
+        tenth of the eps besides their sum.
         """
         if self.budget is None:
             return math.inf
@@ -263,10 +287,13 @@ class PrivacyLedger:
             text = f"{n} debit{'' if n == 1 else 's'}, no budget"
             if self.budget is not None:
                 eps, delta = self.budget
+                spent = self.spent()
                 text = (
-                    f"eps {self.spent():.4g} of {eps:g} spent at delta={delta:g}, "
+                    f"eps {spent:.4g} of {eps:g} spent at delta={delta:g}, "
                     f"{text.removesuffix(', no budget')}"
                 )
+                if not within(spent, eps):
+                    text += "; BEYOND THE BUDGET, further debits are refused"
         except Exception as error:  # a repr must not fail
             text = f"unusable: {type(error).__name__}"
         return f"<PrivacyLedger {self._where}: {text}>"
@@ -297,6 +324,11 @@ class PrivacyLedger:
                 self._totals = Totals(records)
             self._totals.catch_up(self._where)
             yield self._totals
+
+    def _reference_eps(self, totals: Totals) -> float | None:
+        """Eps of the budget by which the filters are fixed; None if there is none."""
+        budget = self.budget or totals.budget
+        return None if budget is None else budget[0]
 
     @property
     def refuses_simulations(self) -> bool:

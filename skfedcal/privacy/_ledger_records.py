@@ -1,6 +1,5 @@
 """What a record of the ledger is, what may follow it and what records add up to."""
 
-import copy
 import hashlib
 import json
 import math
@@ -9,6 +8,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from skfedcal.exceptions import LedgerCorruptedError
+from skfedcal.privacy._filters import Spending, filter_epsilon
 
 if TYPE_CHECKING:
     from skfedcal.privacy._events import PrivacyEvent
@@ -146,43 +146,28 @@ def unit_of(entry: Record) -> str | None:
     return (entry["details"] or {}).get("unit")
 
 
-class Account:
-    """Running total of one population; Gaussian events fold into one."""
+class Account(Spending):
+    """Running total of one population, and the unit that it is about."""
 
     def __init__(self) -> None:
-        self.sum_mu2 = 0.0
-        self.eps_slack = 0.0
-        self.delta_slack = 0.0
-        self.others: list[PrivacyEvent] = []
+        super().__init__()
         self.unit: str | None = None
 
-    def add(self, event: "PrivacyEvent") -> None:
-        from skfedcal.privacy._events import GaussianEvent
-
-        if isinstance(event, GaussianEvent):
-            self.sum_mu2 += event.mu * event.mu  # inf, where ** would overflow
-            self.eps_slack += event.eps_slack
-            self.delta_slack += event.delta_slack
-        else:
-            self.others.append(event)
-
-    def plus(self, event: "PrivacyEvent") -> "Account":
-        account = copy.copy(self)
-        account.others = [*self.others]
-        account.add(event)
-        return account
-
-    def epsilon(self, delta: float) -> float:
-        from skfedcal.privacy._accounting import compose_epsilon
-        from skfedcal.privacy._events import GaussianEvent
-
+    def epsilon(self, delta: float, budget: float | None = None) -> float:
+        """Return what the account is charged; see `filter_epsilon`."""
         if math.isinf(self.sum_mu2):
             return math.inf
-        events = list(self.others)
-        slack = {"eps_slack": self.eps_slack, "delta_slack": self.delta_slack}
-        if self.sum_mu2 > 0 or any(slack.values()):
-            events.append(GaussianEvent(math.sqrt(self.sum_mu2), **slack))
-        return float(compose_epsilon(events, delta)) if events else 0.0
+        if self.first is None:
+            return 0.0
+        from skfedcal.privacy._accounting import compose_epsilon, gdp_epsilon
+
+        return filter_epsilon(
+            self,
+            delta,
+            budget,
+            gdp_epsilon=gdp_epsilon,
+            alone=lambda event, delta: compose_epsilon([event], delta),
+        )
 
 
 class Totals:
@@ -193,7 +178,9 @@ class Totals:
         self.n_counted = 0
         self.accounts: dict[str, Account] = {}
         self.runs: dict[str, Record] = {}
+        # The smallest and the first budget that a record was made under.
         self.budget: tuple[float, float] | None = None
+        self.first_budget: tuple[float, float] | None = None
 
     def catch_up(self, where: str) -> None:
         while self.n_counted < len(self.records):
@@ -219,13 +206,13 @@ class Totals:
             eps, delta = (float(value) for value in budget)
             old = self.budget or (math.inf, math.inf)
             self.budget = min(eps, old[0]), min(delta, old[1])
+            self.first_budget = self.first_budget or (eps, delta)
 
     def account(self, population: str) -> Account:
         return self.accounts.get(population, Account())
 
-    def epsilon(self, delta: float, population: str | None) -> float:
-        """Return the eps of one population, or the largest of all."""
+    def chosen(self, population: str | None) -> list[Account]:
+        """Return the account of one population, or all of them."""
         if population is not None:
-            return self.account(population).epsilon(delta)
-        accounts = self.accounts.values()
-        return max((account.epsilon(delta) for account in accounts), default=0.0)
+            return [self.account(population)]
+        return list(self.accounts.values())

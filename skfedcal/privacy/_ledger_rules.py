@@ -54,21 +54,35 @@ def refuse_other_unit(account: Account, entry: Record) -> None:
         )
 
 
+def within(spent: float, eps: float) -> bool:
+    """Tell whether a charge is covered by a budget, up to rounding."""
+    return spent <= eps * (1 + BUDGET_RTOL)
+
+
 def refuse_overspending(
     budget: Budget | None,
     account: Account,
     entry: Record,
-    epsilon: Callable[[Account, float], float] = Account.epsilon,
+    epsilon: Callable[[Account, float, float | None], float] = Account.epsilon,
 ) -> None:
     """Refuse a debit that the budget does not cover."""
     if budget is None:
         return
     eps, delta = budget
-    total = epsilon(account.plus(read_event(entry["event"])), delta)
-    if not total <= eps * (1 + BUDGET_RTOL):
+    spent = epsilon(account, delta, eps)
+    if not within(spent, eps):
+        raise BudgetExceededError(
+            f"Population {entry['population']!r} has already spent eps = {spent:.6g} "
+            f"at delta = {delta:g}, and the budget is eps = {eps:g}. Its records were "
+            "made under a looser budget, or by a version of skfedcal that charged less "
+            f"for releases chosen one after the other. The debit {entry['label']!r} is "
+            "refused, as is every further one. Nothing was debited."
+        )
+    total = epsilon(account.plus(read_event(entry["event"])), delta, eps)
+    if not within(total, eps):
         raise BudgetExceededError(
             f"The debit {entry['label']!r} would bring population "
             f"{entry['population']!r} to eps = {total:.6g} at delta = {delta:g}; "
-            f"the budget is eps = {eps:g}, of which {epsilon(account, delta):.6g} "
+            f"the budget is eps = {eps:g}, of which {spent:.6g} "
             f"is spent. Nothing was debited."
         )

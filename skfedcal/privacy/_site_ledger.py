@@ -1,8 +1,8 @@
-"""The account of one site, added up without scipy.
+"""The account of one site, charged without scipy.
 
 A process that answers one message should not take longer to import its accountant than
-to answer. The sum is an upper bound, and at most a hair above that of `PrivacyLedger`
-for events of one kind.
+to answer. It is charged by the same filters as a `PrivacyLedger`; only the curve of
+Gaussian noise is bounded from above, and sampling of clients earns nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import math
 import os
 from typing import Any
 
-from skfedcal.privacy._events import PureEvent, SampledGaussianEvent
+from skfedcal.privacy._events import PrivacyEvent, PureEvent
+from skfedcal.privacy._filters import filter_epsilon
 from skfedcal.privacy._ledger import PrivacyLedger
 from skfedcal.privacy._ledger_records import Account
 
@@ -20,26 +21,35 @@ _MARGIN = 1e-13
 _HALVINGS = 200
 
 
-def plain_epsilon(account: Account, delta: float) -> float:
-    """Bound the eps of an account at `delta` from above.
+def site_epsilon(account: Account, delta: float, budget: float | None = None) -> float:
+    """Return what the account of a site is charged; see `filter_epsilon`.
 
-    Pure eps are added to that of the Gaussian rounds; or all of it is converted by way
-    of zCDP, whichever is less. Sampling earns no credit.
+    Sampling earns no credit: a site cannot see whether the server samples, nor whether
+    it keeps the sample to itself.
     """
-    pure = [event.eps for event in account.others if isinstance(event, PureEvent)]
-    sampled = [e for e in account.others if isinstance(e, SampledGaussianEvent)]
-    mu_squared = account.sum_mu2 + math.fsum(
-        e.n_rounds / e.noise_multiplier**2 for e in sampled
+    return filter_epsilon(
+        account,
+        delta,
+        budget,
+        gdp_epsilon=gaussian_epsilon,
+        alone=_alone,
+        credit=False,
     )
-    eps_slack = account.eps_slack + math.fsum(e.eps_slack for e in account.others)
-    slack = account.delta_slack + math.fsum(e.delta_slack for e in account.others)
-    left = (delta - slack) * math.exp(-eps_slack / 2)
-    if not math.isfinite(mu_squared) or left <= 0:
+
+
+def _alone(event: PrivacyEvent, delta: float) -> float:
+    """Bound the eps of one release by itself, at `delta`, from above."""
+    left = (delta - event.delta_slack) * math.exp(-event.eps_slack / 2)
+    if left <= 0:
         return math.inf
-    added = math.fsum(pure) + gaussian_epsilon(math.sqrt(mu_squared), left)
-    rho = (mu_squared + math.fsum(eps * eps for eps in pure)) / 2
-    converted = rho + 2 * math.sqrt(-rho * math.log(left))
-    return min(added, converted) + eps_slack
+    if isinstance(event, PureEvent):
+        return event.eps + event.eps_slack
+    one = Account()
+    one.add(event)
+    mu = math.sqrt(one.gaussian_mu2)
+    if not math.isfinite(mu):
+        return math.inf
+    return gaussian_epsilon(mu, left) + event.eps_slack
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -94,21 +104,7 @@ class SiteLedger(PrivacyLedger):
     0.4
     """
 
-    _epsilon = staticmethod(plain_epsilon)
-
-    def spent(self, delta: float | None = None, population: str | None = None) -> float:
-        """Return the eps spent at `delta`, by default that of the budget."""
-        if delta is None:
-            if self.budget is None:
-                raise ValueError("A ledger without a budget needs delta, e.g. 1e-5.")
-            delta = self.budget[1]
-        with self._session() as totals:
-            accounts = totals.accounts
-            chosen = accounts if population is None else {population}
-            return max(
-                (plain_epsilon(accounts[p], delta) for p in chosen if p in accounts),
-                default=0.0,
-            )
+    _epsilon = staticmethod(site_epsilon)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, super().__reduce__()[1]

@@ -26,7 +26,6 @@ import numpy as np
 from skfedcal import FederatedRunner, FedTempCalibrator, make_federation
 from skfedcal.exceptions import BudgetExceededError
 from skfedcal.federation import _checkpoint, _runner
-from skfedcal.privacy._accounting import compose_epsilon
 from skfedcal.privacy._events import GaussianEvent
 from skfedcal.privacy._ledger import PrivacyLedger
 
@@ -41,7 +40,10 @@ FIT_SECONDS, LONGER, SHORTER = 0.05, 1.02, 0.9
 
 def budget_for(n_debits: int) -> tuple[float, float]:
     """The budget that `n_debits` events use up."""
-    return compose_epsilon([EVENT] * n_debits, DELTA), DELTA
+    ledger = PrivacyLedger()
+    for _ in range(n_debits):
+        ledger.debit(EVENT, label="planned")
+    return ledger.spent(DELTA), DELTA
 
 
 def write_in_pieces() -> None:

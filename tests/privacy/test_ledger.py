@@ -22,7 +22,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from skfedcal.exceptions import BudgetExceededError, LedgerCorruptedError
-from skfedcal.privacy._accounting import compose_epsilon
+from skfedcal.privacy._accounting import compose_epsilon, gdp_epsilon
 from skfedcal.privacy._events import GaussianEvent, PureEvent
 from skfedcal.privacy._ledger import PrivacyLedger
 from skfedcal.privacy._ledger_records import canonical, digest
@@ -47,8 +47,18 @@ def no_fsync(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
-def budget_for(n_debits, event=EVENT):
-    return compose_epsilon([event] * n_debits, DELTA), DELTA
+def budget_for(n_debits, mu=EVENT.mu):
+    """Budget that equal Gaussian debits use up, by the filter in closed form.
+
+    Of delta, 0.9 of 0.99 is for Gaussian debits, and 0.005 of eps for slack.
+    """
+    if n_debits == 1:
+        return compose_epsilon([EVENT], DELTA), DELTA
+    eps = 1.0
+    for _ in range(60):
+        left = 0.9 * 0.99 * DELTA * math.exp(-0.005 * eps / 2)
+        eps = gdp_epsilon(math.sqrt(n_debits) * mu, left) / (1 - 0.005)
+    return eps, DELTA
 
 
 def fill(path, n, **kwargs):
@@ -167,24 +177,31 @@ def test_populations_are_separate_accounts(where):
     assert [r["label"] for r in ledger.records("north")] == ["a", "d"]
 
 
-def test_spent_is_the_composition_of_all_events(where):
+def test_one_release_is_charged_its_own_curve(where):
+    event = GaussianEvent(0.4, eps_slack=0.01, delta_slack=2e-7)
+    ledger = PrivacyLedger(where)
+    ledger.debit(GaussianEvent(0.0), label="nothing")
+    ledger.debit(event, label="x")
+    assert ledger.spent(DELTA) == pytest.approx(compose_epsilon([event], DELTA))
+
+
+def test_spent_covers_the_composition_of_all_events(where):
     ledger = PrivacyLedger(where)
     events = [
-        GaussianEvent(0.3, delta_slack=1e-7),
-        GaussianEvent(0.4, eps_slack=0.01, delta_slack=2e-7),
-        GaussianEvent(0.0, eps_slack=0.02),
+        GaussianEvent(0.3, delta_slack=1e-8),
+        GaussianEvent(0.4, eps_slack=0.001, delta_slack=2e-8),
+        GaussianEvent(0.0, eps_slack=0.002),
+        PureEvent(0.1),
     ]
-    for event in events:
+    for i, event in enumerate(events):
         ledger.debit(event, label="x")
-    assert ledger.spent(DELTA) == pytest.approx(compose_epsilon(events, DELTA))
-    events.append(PureEvent(0.1))
-    ledger.debit(events[-1], label="x")
-    assert ledger.spent(1e-6) == pytest.approx(compose_epsilon(events, 1e-6), rel=1e-4)
+        exact = compose_epsilon(events[: i + 1], DELTA)
+        assert exact * (1 - 1e-4) <= ledger.spent(DELTA) <= 1.2 * exact
     assert ledger.spent(1e-6) > compose_epsilon(events[:3], 1e-6)
 
 
 def test_pure_events_use_up_a_budget(where):
-    ledger = PrivacyLedger(where, budget=budget_for(2, PureEvent(0.5)))
+    ledger = PrivacyLedger(where, budget=(1.0, DELTA))
     for _ in range(2):
         ledger.debit(PureEvent(0.5), label="x")
     spent = ledger.spent()
