@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from math import inf, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from skfedcal.evaluation._estimate import UNIT, Bounds, Estimate, make_estimate
 from skfedcal.evaluation._grid import ScoreGrid
 from skfedcal.evaluation._intervals import freedom, quantile, ratio_interval
 from skfedcal.evaluation._noise import NoiseModel
+
+if TYPE_CHECKING:
+    from skfedcal.privacy._report import PrivacyReport
 
 Array = NDArray[Any]
 
@@ -26,6 +29,7 @@ class Answers:
     grid: ScoreGrid
     noise_: NoiseModel
     counts_: Array
+    privacy_: PrivacyReport
 
     @property
     def _sums(self) -> tuple[float, float]:
@@ -93,7 +97,7 @@ def undefined(metric: str, why: str, result: str) -> None:
     warnings.warn(
         f"{metric} is ill-defined and is set to {result}: {why}.",
         UndefinedMetricWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
 
 

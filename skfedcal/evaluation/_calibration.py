@@ -8,7 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from skfedcal.evaluation._answers import VISIBLE, Answers, Array, check_bins, undefined
-from skfedcal.evaluation._estimate import Estimate, make_estimate, replace
+from skfedcal.evaluation._estimate import (
+    Estimate,
+    make_estimate,
+    replace,
+    with_guarantee,
+)
 from skfedcal.evaluation._intervals import check_level, freedom, quantile
 from skfedcal.evaluation._ranking_sums import equi_depth_edges
 
@@ -45,6 +50,7 @@ class Reliability(NamedTuple):
 class CalibrationAnswers(Answers):
     """Answers that take the centre of a bucket for the scores in it."""
 
+    @with_guarantee
     def brier(self, *, ci: float = 0.95) -> Estimate:
         """Mean squared difference of score and outcome.
 
@@ -62,6 +68,7 @@ class CalibrationAnswers(Answers):
             "Brier score", lambda s: np.stack([s**2, (1 - s) ** 2]), edges, 1.0, ci
         )
 
+    @with_guarantee
     def log_loss(self, *, ci: float = 0.95) -> Estimate:
         """Mean negative log-likelihood.
 

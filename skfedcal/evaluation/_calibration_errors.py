@@ -11,7 +11,7 @@ from skfedcal._params import check_flag
 from skfedcal.evaluation._absolute import KNOWN, sum_interval, unfold
 from skfedcal.evaluation._answers import VISIBLE, Array
 from skfedcal.evaluation._calibration import CalibrationAnswers
-from skfedcal.evaluation._estimate import Estimate
+from skfedcal.evaluation._estimate import Estimate, with_guarantee
 from skfedcal.evaluation._intervals import quantile
 
 # Up to so many rows of a bin the variance of calibrated outcomes counts, if it is more
@@ -61,6 +61,7 @@ class Gaps:
 class CalibrationErrors(CalibrationAnswers):
     """Gaps between score and frequency over bins."""
 
+    @with_guarantee
     def ece(
         self,
         n_bins: int = 15,
@@ -124,6 +125,7 @@ class CalibrationErrors(CalibrationAnswers):
             discretisation=gaps.discretisation,
         )
 
+    @with_guarantee
     def l2_ece(
         self,
         n_bins: int = 15,

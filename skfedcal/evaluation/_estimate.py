@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from html import escape
 from math import inf, isnan, nan, sqrt
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from skfedcal.evaluation._intervals import quantile, unit_interval
 
+if TYPE_CHECKING:
+    from skfedcal.privacy._report import PrivacyReport
+
 Bounds = tuple[float, float]
 UNIT: Bounds = (0.0, 1.0)
+Answer = TypeVar("Answer", bound=Callable[..., Any])
 
 
 class Estimate(float):
@@ -31,6 +38,8 @@ class Estimate(float):
     discretisation : float, default=0.0
         Bound on the difference to the same number from unrounded scores; an estimate
         itself where counts are noisy.
+    privacy : PrivacyReport, default=None
+        What the release that it was computed from guarantees; None for exact counts.
 
     Examples
     --------
@@ -43,13 +52,21 @@ class Estimate(float):
 discretisation=0)
     """
 
-    __slots__ = ("discretisation", "high", "low", "se_privacy", "se_sampling")
+    __slots__ = (
+        "discretisation",
+        "high",
+        "low",
+        "privacy",
+        "se_privacy",
+        "se_sampling",
+    )
 
     low: float
     high: float
     se_sampling: float
     se_privacy: float
     discretisation: float
+    privacy: PrivacyReport | None
 
     def __new__(
         cls,
@@ -60,6 +77,7 @@ discretisation=0)
         se_sampling: float = 0.0,
         se_privacy: float = 0.0,
         discretisation: float = 0.0,
+        privacy: PrivacyReport | None = None,
     ) -> Self:
         self = super().__new__(cls, value)
         for name, given in (
@@ -70,6 +88,7 @@ discretisation=0)
             ("discretisation", discretisation),
         ):
             object.__setattr__(self, name, float(given))
+        object.__setattr__(self, "privacy", privacy)
         return self
 
     @property
@@ -82,25 +101,91 @@ discretisation=0)
         """Standard error of sampling and privacy together."""
         return sqrt(self.se_sampling**2 + self.se_privacy**2)
 
+    @property
+    def eps(self) -> float | None:
+        """Eps of the release; None for exact counts."""
+        return None if self.privacy is None else self.privacy.eps
+
+    @property
+    def delta(self) -> float | None:
+        """Delta of the release; None for exact counts."""
+        return None if self.privacy is None else self.privacy.delta
+
+    @property
+    def unit(self) -> str | None:
+        """What the release hides: 'client' or 'example'; None for exact counts."""
+        return None if self.privacy is None else self.privacy.unit
+
+    @property
+    def adjacency(self) -> str | None:
+        """Which data sets count as neighbours; None for exact counts."""
+        return None if self.privacy is None else self.privacy.adjacency
+
+    @property
+    def simulated(self) -> bool | None:
+        """Whether the noise protects nobody; None for exact counts."""
+        return None if self.privacy is None else not self.privacy.secure
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the number, its error and its guarantee as plain values, for JSON.
+
+        A number that is not finite is None.
+        """
+        numbers = {"value": float(self)}
+        numbers |= {name: getattr(self, name) for name in _FIELDS}
+        plain = {k: v if abs(v) < inf else None for k, v in numbers.items()}
+        return {**plain, **{name: getattr(self, name) for name in _GUARANTEE}}
+
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"An Estimate cannot be changed; {name!r} is fixed.")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (float(self), *(getattr(self, n) for n in _FIELDS))
+        parts = (getattr(self, name) for name in (*_FIELDS, "privacy"))
+        return _rebuild, (float(self), *parts)
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name}={getattr(self, name):.4g}" for name in _FIELDS)
-        return f"Estimate({float(self):.6g}, {parts})"
+        return f"Estimate({float(self):.6g}, {parts}{self._guarantee()})"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        cells = {"value": f"{float(self):.6g}"}
+        cells |= {name: f"{getattr(self, name):.4g}" for name in _FIELDS}
+        if self.privacy is not None:
+            cells["privacy"] = self._guarantee().removeprefix(", ")
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>"
+            for name, text in cells.items()
+        )
+        return f"<table><tbody>{rows}</tbody></table>"
+
+    def _guarantee(self) -> str:
+        report = self.privacy
+        if report is None:
+            return ""
+        text = f", eps={report.eps:g}, delta={report.delta:.3g}, unit={report.unit!r}"
+        text += f", adjacency={report.adjacency!r}"
+        if not report.secure:
+            text += ", simulated=True"
+        return text
 
     def __str__(self) -> str:
         return repr(float(self))
 
 
 _FIELDS = ("low", "high", "se_sampling", "se_privacy", "discretisation")
+_GUARANTEE = ("eps", "delta", "unit", "adjacency", "simulated")
 
 
-def _rebuild(value: float, low: float, high: float, *rest: float) -> Estimate:
-    sampling, privacy, grid = rest
+def _rebuild(
+    value: float,
+    low: float,
+    high: float,
+    sampling: float,
+    privacy: float,
+    grid: float,
+    report: PrivacyReport | None = None,
+) -> Estimate:
     return Estimate(
         value,
         low,
@@ -108,13 +193,36 @@ def _rebuild(value: float, low: float, high: float, *rest: float) -> Estimate:
         se_sampling=sampling,
         se_privacy=privacy,
         discretisation=grid,
+        privacy=report,
     )
 
 
-def replace(estimate: Estimate, **changes: float) -> Estimate:
+def replace(estimate: Estimate, **changes: Any) -> Estimate:
     """Copy of an estimate with other parts."""
-    parts = {name: getattr(estimate, name) for name in _FIELDS}
+    parts = {name: getattr(estimate, name) for name in (*_FIELDS, "privacy")}
     return Estimate(float(estimate), **{**parts, **changes})
+
+
+def with_guarantee(answer: Answer) -> Answer:
+    """Decorate an answer of an object with `privacy_`: its estimates carry it."""
+
+    @wraps(answer)
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        report = self.privacy_
+        found = answer(self, *args, **options)
+        return _attach(found, report if report.private else None)
+
+    return method  # type: ignore[return-value]
+
+
+def _attach(found: Any, report: PrivacyReport | None) -> Any:
+    if isinstance(found, Estimate):
+        return replace(found, privacy=report)
+    if isinstance(found, tuple):  # a named one
+        return type(found)(*(_attach(part, report) for part in found))
+    if isinstance(found, list):
+        return [_attach(part, report) for part in found]
+    return found
 
 
 def make_estimate(

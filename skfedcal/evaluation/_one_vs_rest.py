@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import nan, sqrt
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,20 @@ from numpy.typing import NDArray
 from skfedcal.algorithms._one_vs_rest import OneVsRestCounts
 from skfedcal.evaluation._answers import undefined
 from skfedcal.evaluation._collect import Statistic
-from skfedcal.evaluation._estimate import Estimate, make_estimate, replace
+from skfedcal.evaluation._estimate import (
+    Estimate,
+    make_estimate,
+    replace,
+    with_guarantee,
+)
 from skfedcal.evaluation._grid import ScoreGrid
 from skfedcal.evaluation._inputs import Clients, check_choices
 from skfedcal.evaluation._levels import release_levels, split_levels
 from skfedcal.evaluation._noise import NoiseModel
 from skfedcal.evaluation._ranking_sums import auc_with_gradient
+
+if TYPE_CHECKING:
+    from skfedcal.privacy._report import PrivacyReport
 
 Array = NDArray[Any]
 
@@ -37,13 +45,17 @@ class OneVsRest:
         Labels.
     ceiling : int
         Highest bucket in which a negative that was not reported can lie.
+    privacy_ : PrivacyReport
+        What the release guarantees.
     """
 
     counts: Array
     noise: NoiseModel
     classes: Array
     ceiling: int
+    privacy_: PrivacyReport
 
+    @with_guarantee
     def macro_auc(self, ci: float) -> Estimate:
         """Mean of the areas of all classes against the rest."""
         parts = [self._class(k) for k in range(len(self.classes))]
@@ -66,6 +78,7 @@ class OneVsRest:
         )
         return _lowered(found, float(np.mean(unseen)))
 
+    @with_guarantee
     def per_class(self, ci: float) -> list[Estimate]:
         """Area of each class against the rest."""
         out = []
@@ -167,14 +180,16 @@ def fit_one_vs_rest(
         input_type=given.input_type,  # type: ignore[arg-type]
         n_others=n_others,
     )
-    state = statistic.run(algorithm, data).state
+    found = statistic.run(algorithm, data)
+    state = found.state
     noise = NoiseModel.from_rows(depths, state.laws)
     totals = split_levels(state.totals, depths, 2 * len(classes))
     counts = noise.estimate(totals).reshape(2, len(classes), -1)
     # A class that is not among the n_others most probable other ones has at most this.
     highest = grid.position(1 / (n_others + 1))
     ceiling = int(highest * grid.n_buckets)
-    return OneVsRest(counts, noise, classes, min(ceiling, grid.n_buckets - 1))
+    ceiling = min(ceiling, grid.n_buckets - 1)
+    return OneVsRest(counts, noise, classes, ceiling, found.report)
 
 
 def _checked_others(n_others: int | None, n_classes: int, statistic: Statistic) -> int:

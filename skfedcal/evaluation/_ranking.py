@@ -8,7 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from skfedcal.evaluation._answers import VISIBLE, Answers, Array, undefined
-from skfedcal.evaluation._estimate import Estimate, make_estimate, replace
+from skfedcal.evaluation._estimate import (
+    Estimate,
+    make_estimate,
+    replace,
+    with_guarantee,
+)
 from skfedcal.evaluation._intervals import freedom, quantile
 from skfedcal.evaluation._ranking_sums import auc_with_gradient, average_precision
 
@@ -70,6 +75,7 @@ class PrecisionRecallCurve(NamedTuple):
 class RankingAnswers(Answers):
     """Area and curves; ties inside a bucket count one half."""
 
+    @with_guarantee
     def roc_auc(self, *, ci: float = 0.95) -> Estimate:
         """Area under the ROC curve.
 
@@ -147,6 +153,7 @@ class RankingAnswers(Answers):
             np.append(self._rate_se(1, recall)[:0:-1], 0.0),
         )
 
+    @with_guarantee
     def average_precision(self, *, ci: float = 0.95) -> Estimate:
         """Mean of precision over recall, as scikit-learn sums it up.
 

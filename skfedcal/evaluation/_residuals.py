@@ -13,7 +13,7 @@ from skfedcal.algorithms._class_residuals import ClassResiduals
 from skfedcal.evaluation._absolute import KNOWN, sum_interval, unfold
 from skfedcal.evaluation._answers import check_bins, undefined
 from skfedcal.evaluation._collect import Statistic
-from skfedcal.evaluation._estimate import Estimate
+from skfedcal.evaluation._estimate import Estimate, with_guarantee
 from skfedcal.evaluation._inputs import Clients
 from skfedcal.evaluation._intervals import quantile
 
@@ -180,6 +180,7 @@ class ClasswiseResiduals:
             found.history,
         )
 
+    @with_guarantee
     def cwece(self, *, debias: bool = True, ci: float = 0.95) -> Estimate:
         """Classwise calibration error: mean over classes of the mean gap over bins.
 
@@ -198,6 +199,7 @@ class ClasswiseResiduals:
         """
         return self._mean(np.arange(len(self.residuals_)), debias, ci)
 
+    @with_guarantee
     def per_class(self, *, debias: bool = True, ci: float = 0.95) -> list[Estimate]:
         """Mean gap over bins of each class, in the order of `classes_`.
 

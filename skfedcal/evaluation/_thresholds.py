@@ -11,7 +11,7 @@ import numpy as np
 
 from skfedcal._params import as_number
 from skfedcal.evaluation._answers import Answers, Array, undefined
-from skfedcal.evaluation._estimate import Estimate
+from skfedcal.evaluation._estimate import Estimate, with_guarantee
 from skfedcal.evaluation._intervals import quantile, unit_interval
 
 
@@ -44,6 +44,7 @@ class ThresholdAnswers(Answers):
 
     kind: str
 
+    @with_guarantee
     def accuracy(self, threshold: float | None = None, *, ci: float = 0.95) -> Estimate:
         """Part of the rows that are predicted right.
 
@@ -63,6 +64,7 @@ class ThresholdAnswers(Answers):
             threshold = 0.0 if self.kind == "top" else 0.5
         return self._at("accuracy", threshold, ci)
 
+    @with_guarantee
     def precision(self, threshold: float = 0.5, *, ci: float = 0.95) -> Estimate:
         """Part of the predicted positives that are positive.
 
@@ -79,6 +81,7 @@ class ThresholdAnswers(Answers):
         """
         return self._at("precision", threshold, ci)
 
+    @with_guarantee
     def recall(self, threshold: float = 0.5, *, ci: float = 0.95) -> Estimate:
         """Part of the positives that are predicted positive.
 
@@ -95,6 +98,7 @@ class ThresholdAnswers(Answers):
         """
         return self._at("recall", threshold, ci)
 
+    @with_guarantee
     def f1(self, threshold: float = 0.5, *, ci: float = 0.95) -> Estimate:
         """Harmonic mean of precision and recall.
 
@@ -111,6 +115,7 @@ class ThresholdAnswers(Answers):
         """
         return self._at("f1", threshold, ci)
 
+    @with_guarantee
     def confusion(self, threshold: float = 0.5, *, ci: float = 0.95) -> Confusion:
         """Count right and wrong predictions of both classes.
 
