@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["fast", "faithful"]
 _MODES = ("fast", "faithful")
+NO_ROWS_KNOWN = "which clients have no rows is public"
 _ADJACENCIES = ("zero-out", "add-remove", "replace")
 
 
@@ -56,9 +57,10 @@ class DistributedDP(FrozenParams):
         Clients that are sure to be in every sum: the shares of the honest ones among
         them alone make up the noise, and further ones add to it. A round that fewer
         clients answer is refused. None is all clients: no client may drop out.
-    adjacency : {'zero-out', 'add-remove', 'replace'}, default='zero-out'
-        What a neighbouring data set does with a unit: send zeros, not exist (for
-        ``unit='example'`` only), or send anything else, which doubles the noise.
+    adjacency : {'zero-out', 'replace'}, default='zero-out'
+        What a neighbouring data set does with a unit: send zeros, or anything else,
+        which doubles the noise. The number of units is public in both. 'add-remove' is
+        refused: that number is published, so that a claim to hide it would be false.
     unit : {'client', 'example'}, default='client'
         What is hidden: all rows of a client, or one row.
     mode : {'fast', 'faithful'}, default='fast'
@@ -78,7 +80,7 @@ class DistributedDP(FrozenParams):
     eps: float
     delta: float | None = None
     n_min: int | None = None
-    adjacency: Literal["zero-out", "add-remove", "replace"] = "zero-out"
+    adjacency: Literal["zero-out", "replace"] = "zero-out"
     unit: Unit = "client"
     mode: Mode = "fast"
     max_colluders: int = 0
@@ -275,7 +277,7 @@ class LocalDP(FrozenParams):
             oracle=self.oracle,
             mode=self.mode,
             # A histogram leaves out clients that have nothing to report.
-            assumptions=("which clients have no rows is public", *no_credit(plan)),
+            assumptions=(NO_ROWS_KNOWN, *no_credit(plan)),
             **account(plan, self.unit, entropy, ledger, label),
         )
 

@@ -28,13 +28,21 @@ _FEW = 16
 
 
 def refuse_absence(adjacency: str, unit: str) -> None:
-    """Raise where a client would take its share of the noise away with it."""
-    if adjacency == "add-remove" and unit == "client":
-        raise ValueError(
-            "DistributedDP(adjacency='add-remove') cannot hide whether a client "
-            "exists: its share of the noise would be missing with it. Pass 'zero-out', "
-            "where the number of clients is public, or unit='example'."
-        )
+    """Raise for a neighbouring relation that what is published contradicts.
+
+    The number of units is in the report, in the ledger and, through the default of
+    delta, in the noise; and a client would take its share of the noise with it.
+    """
+    if adjacency != "add-remove":
+        return
+    why = "its share of the noise would be missing with it"
+    if unit == "example":
+        why = "the number of rows is published, in the report and in the ledger"
+    raise ValueError(
+        f"DistributedDP(adjacency='add-remove') cannot hide whether one {unit} exists: "
+        f"{why}. Pass 'zero-out', which needs the same noise and takes the number of "
+        f"{'clients' if unit == 'client' else 'rows'} for public."
+    )
 
 
 def survivors_assumed(n_min: int, n_shares: int) -> tuple[str, ...]:

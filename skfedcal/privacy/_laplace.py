@@ -181,7 +181,7 @@ class LatticeLaplace(PaidSum):
             adjacency=self._adjacency,
             trust=self._trust,
             secure=self.secure,
-            seeded=not self._entropy.secure,
+            seeded=self.seeded,
             accountant="pure eps",
             n_rounds=budget.n_rounds,
             n_clients=self._n_units,

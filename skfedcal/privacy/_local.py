@@ -157,7 +157,7 @@ class LocalSum(PaidSum):
             adjacency="any two values",
             trust=trust,
             secure=self.secure,
-            seeded=not self._entropy.secure,
+            seeded=self.seeded,
             accountant="pure eps",
             n_rounds=self.budget.n_rounds,
             n_clients=self._n_units,

@@ -46,6 +46,10 @@ class SumMechanism(Protocol):
         """
 
     @property
+    def seeded(self) -> bool:
+        """Whether any noise comes from a seed: sites book the run as a simulation."""
+
+    @property
     def site_entropy(self) -> Entropy | None:
         """Seeded words for clients of a simulation; None: they use their own."""
 
@@ -95,6 +99,11 @@ class ExactSum:
 
     def open(self, run_id: str, rounds_done: int = 0, **_: float | None) -> None:
         """Nothing to pay."""
+
+    @property
+    def seeded(self) -> bool:
+        """There is no noise."""
+        return False
 
     @property
     def site_entropy(self) -> None:
@@ -253,7 +262,7 @@ class LatticeGaussian(PaidSum):
             adjacency=self._adjacency,
             trust=self._trust,
             secure=self.secure,
-            seeded=not self._entropy.secure,
+            seeded=self.seeded,
             accountant=self.plan.accountant,
             n_rounds=self.plan.n_rounds,
             n_clients=self._n_units,

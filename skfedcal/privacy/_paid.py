@@ -73,6 +73,11 @@ class PaidSum:
         return self._entropy.secure
 
     @property
+    def seeded(self) -> bool:
+        """Whether any noise comes from a seed, with which anybody can take it off."""
+        return not self._entropy.secure
+
+    @property
     def site_entropy(self) -> Entropy | None:
         """Seeded words for clients of a simulation; None: they use their own."""
         return None if self._entropy.secure else self._entropy.child(_SITES)
