@@ -75,13 +75,18 @@ def ordinary(n_classes: int = 4, n_clients: int = 8, n_rows: int = 6) -> list[Pa
     return out
 
 
-def disguised(pairs: list[Pair], n_classes: int, unit: str) -> list[Pair]:
+def disguised(
+    pairs: list[Pair], n_classes: int, unit: str, *, keep_empty: bool = False
+) -> list[Pair]:
     """Rows of other sign, size and label.
 
-    If clients are hidden there are fewer rows too, and none of the last client.
+    If clients are hidden there are fewer rows too, and none of the last client unless
+    `keep_empty` says that who has no rows stays as it is.
     """
     out = [(-1.7 * logits, (labels + 1) % n_classes) for logits, labels in pairs]
     if unit == "client":
-        fewer = [max(1, len(labels) // 2) for _, labels in out[:-1]] + [0]
+        fewer = [max(1, len(labels) // 2) for _, labels in out]
+        if not keep_empty:
+            fewer[-1] = 0
         out = [(z[:n], y[:n]) for (z, y), n in zip(out, fewer, strict=True)]
     return out

@@ -10,7 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from skfedcal.privacy._client_models import NO_ROWS_KNOWN
+from skfedcal.privacy._events import event_from_dict
+from skfedcal.privacy._ledger import PrivacyLedger
 from skfedcal.privacy._models import PrivacyModel
+from skfedcal.privacy._report import PrivacyReport
+from skfedcal.privacy.audits._books import check_debits, check_measured_debit
 from skfedcal.privacy.audits._canaries import Canary, Pair, canaries, disguised
 from skfedcal.privacy.audits._checks import (
     check_claim,
@@ -31,8 +36,8 @@ from skfedcal.privacy.audits._two_worlds import check_runs, check_seed, judge
 
 # What stands for a client in a neighbouring data set.
 _NEIGHBOURS: dict[str, Neighbour] = {"replace": "negative", "any two values": "other"}
-# Shares of alpha: two worlds, and each of three checks of the noise, which need less.
-_WORLDS, _NOISE = 0.8, 0.2 / 3
+# Shares of alpha: two worlds, and each of four checks of the noise, which need less.
+_WORLDS, _NOISE = 0.8, 0.2 / 4
 
 
 def audit_estimator(
@@ -57,6 +62,11 @@ def audit_estimator(
     must not change what others send, and on other data with the same releases: nothing
     that it leaves behind may differ. What is reported must be what was asked for.
 
+    Two fits pay from one ledger of the audit: it must hold a debit for each, of the
+    size that is reported, and its total must cover both. What the measured noise costs,
+    with the bound of a unit, must be within what was debited; this has a twentieth of
+    `alpha`.
+
     Nothing is debited from the ledger of the estimator.
 
     Parameters
@@ -64,7 +74,8 @@ def audit_estimator(
     estimator : calibrator or callable
         An estimator with `eps` or `privacy` set; it is not changed. Or a function that
         takes ``(clients, *, privacy, random_state)``, such as `ScoreHistogram.fit`, and
-        returns an object with a `PrivacyReport`.
+        returns an object with a `PrivacyReport`, or a private metric such as
+        `federated_roc_auc_score`, whose estimates have one.
     clients : list of (logits, labels), default=None
         Clients among which the canary hides; labels are column numbers. None makes
         eight clients of six rows and four classes, or as many as ``estimator.classes``
@@ -121,7 +132,8 @@ class _Auditor(Subject):
         checks = [
             self._check_secret(worst, claim),
             self._check_apart(worst, found),
-            self._check_door(worst),
+            self._check_door(worst, report),
+            self._check_ledger(worst, claim),
         ]
         if all(is_additive(part) for tape in tapes.values() for part in tape.rounds):
             checks = [
@@ -150,7 +162,8 @@ class _Auditor(Subject):
         claim = result.claim
         level, noise = _WORLDS * result.alpha, _NOISE * result.alpha
         pairs = [*self.others, canary.pair]
-        tally, scores = NoiseTally(claim), np.empty((2, n_runs))
+        reach = 2.0 if assumed == "negative" else 1.0
+        tally, scores = NoiseTally(claim, reach=reach), np.empty((2, n_runs))
         for run in range(n_runs):
             for side, kind in enumerate((assumed, "none")):
                 _, tape = self.fit(
@@ -164,6 +177,9 @@ class _Auditor(Subject):
         if tally.n_draws:
             looks = tally.check_scale, tally.check_shape, tally.check_fresh
             checks += [look(noise) for look in looks]
+            (record,) = tape.ledger.records()
+            event = event_from_dict(record["event"])
+            checks.append(check_measured_debit(tally, event, claim, noise))
         return replace(
             result,
             checks=tuple(checks),
@@ -182,6 +198,13 @@ class _Auditor(Subject):
         _, two = self.fit(pairs, (2,), secret=True)
         return check_secret(one, two, report_of(first).secure, claim)
 
+    def _check_ledger(self, canary: Canary, claim: Claim) -> AuditCheck:
+        """Whether two fits that pay from one ledger are debited what they report."""
+        ledger = PrivacyLedger()
+        pairs = [*self.others, canary.pair]
+        fits = [self.fit(pairs, (5, i), ledger=ledger)[0] for i in range(2)]
+        return check_debits(ledger, [report_of(fitted) for fitted in fits], claim)
+
     def _check_apart(self, canary: Canary, found: Sequence[Canary]) -> AuditCheck:
         """Whether others send the same, whoever the canary is."""
         sums = []
@@ -196,22 +219,30 @@ class _Auditor(Subject):
             "the same",
         )
 
-    def _check_door(self, canary: Canary) -> AuditCheck:
+    def _check_door(self, canary: Canary, report: PrivacyReport) -> AuditCheck:
         """Whether a fit on other data leaves the same behind, for the same releases."""
+        found, nothing = self._left_behind(canary), "nothing"
+        if found and NO_ROWS_KNOWN in report.assumptions:
+            found = self._left_behind(canary, keep_empty=True)
+            nothing = "who has no rows, which is assumed to be public"
+        return AuditCheck(
+            "nothing past the door",
+            not found,
+            f"{', '.join(found[:3])} depend on private rows" if found else nothing,
+            "nothing",
+        )
+
+    def _left_behind(self, canary: Canary, *, keep_empty: bool = False) -> list[str]:
+        """Names of what differs on other data."""
         pairs = [*self.others, canary.pair]
-        other = disguised(pairs, self.n_classes, self.model.unit)
+        unit = self.model.unit
+        other = disguised(pairs, self.n_classes, unit, keep_empty=keep_empty)
         left = []
         for data in (pairs, other):
             fitted, tape = self.fit(data, (3,), blind=True)
             codes = [dict(part.codec.blocks) for part in tape.rounds]
             left.append({"fitted": state_of(fitted), "bounds": codes})
-        found = differences(left[0], left[1])
-        return AuditCheck(
-            "nothing past the door",
-            not found,
-            f"{', '.join(found[:3])} depend on private rows" if found else "nothing",
-            "nothing",
-        )
+        return differences(left[0], left[1])
 
 
 def _weight(tape: Tape, claim: Claim) -> float:

@@ -31,10 +31,14 @@ class NoiseTally:
     ----------
     claim : Claim
         Gaussian noise if it has a `mu`.
+    reach : float
+        Bounds of a unit that neighbouring data sets differ by: 2 for 'replace'.
     """
 
     claim: Claim
     least_sd: float = inf
+    reach: float = 1.0
+    _sizes: dict[tuple[int, str], tuple[float, float]] = field(default_factory=dict)
     _squares: dict[tuple[int, str], Floats] = field(default_factory=dict)
     _counts: dict[tuple[int, str], int] = field(default_factory=dict)
     _products: dict[str, list[float]] = field(default_factory=dict)
@@ -62,6 +66,7 @@ class NoiseTally:
                 sd = part.released.noise[name] / part.step(name)
                 noise = residuals(part, name, swapped) / sd
                 self.least_sd = min(self.least_sd, sd)
+                self._sizes[i, name] = (self.reach * part.largest(name), sd)
                 self._remember(noise, noise.size * log_repeats(sd, self.claim))
                 self._add_block((i, name), noise, self._shift(part, name, sd), swapped)
                 found.append(noise)
@@ -129,6 +134,18 @@ class NoiseTally:
             f"{sqrt(found):.4f} x the stated sd {where} ({self.n_draws} draws)",
             f">= {sqrt(allowed):.4f}",
         )
+
+    def least_cost(self, alpha: float) -> float:
+        """Bound `mu` (or `eps`) of the release from below, by the measured noise."""
+        from skfedcal.privacy.audits._books import block_cost, upper_variance
+
+        total, mu = 0.0, self.claim.mu
+        for key, (reach, sd) in self._sizes.items():
+            n = self._counts[key] * self._squares[key].size
+            mean = float(self._squares[key].sum()) / n
+            most = upper_variance(mean, n, sd, mu, alpha / len(self._sizes))
+            total += block_cost(reach, sd * sqrt(most), mu)
+        return sqrt(total) if mu is not None else total
 
     def _least(self, n: int, alpha: float) -> float:
         """Bound from below on a mean of `n` squares.

@@ -10,6 +10,7 @@ import numpy as np
 
 from skfedcal.data._arrays import read_array
 from skfedcal.privacy._entropy import SeededEntropy
+from skfedcal.privacy._ledger import PrivacyLedger
 from skfedcal.privacy._models import PrivacyModel, check_model
 from skfedcal.privacy._report import PrivacyReport
 from skfedcal.privacy.audits._canaries import Pair, ordinary
@@ -89,6 +90,7 @@ class Subject:
         assumed: Neighbour = "zero",
         blind: bool = False,
         secret: bool = False,
+        ledger: PrivacyLedger | None = None,
     ) -> tuple[Any, Tape]:
         """Whole fit, listened to at the door; the canary is the last unit.
 
@@ -99,6 +101,8 @@ class Subject:
         if self.model.unit == "example":
             n_units = sum(len(labels) for _, labels in pairs)
         tape = Tape(n_units - 1, neighbour, assumed, blind)
+        if ledger is not None:
+            tape.ledger = ledger
         state = None
         # Two blind fits are compared: weights to start from must not differ.
         if blind or (self.seed is not None and not secret):
@@ -144,6 +148,8 @@ def _read_clients(clients: Any) -> list[Pair]:
 
 def report_of(fitted: Any) -> PrivacyReport:
     """What a fit says that it guarantees."""
+    if isinstance(fitted, list | tuple) and fitted:  # such as one number per class
+        fitted = fitted[0]
     report = getattr(fitted, "privacy_", getattr(fitted, "privacy", None))
     if not isinstance(report, PrivacyReport):
         raise TypeError(
@@ -154,6 +160,10 @@ def report_of(fitted: Any) -> PrivacyReport:
 
 def state_of(fitted: Any) -> Any:
     """All that a fit leaves behind."""
+    if isinstance(fitted, list | tuple):
+        return [state_of(part) for part in fitted]
+    if isinstance(fitted, float) and hasattr(fitted, "to_dict"):
+        return {"value": fitted.to_dict(), "privacy": fitted.privacy}  # type: ignore[attr-defined]
     if not hasattr(fitted, "get_params"):
         return fitted
     params = fitted.get_params(deep=False)

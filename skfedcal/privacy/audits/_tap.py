@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from skfedcal.algorithms._base import CellRows, Rows, Sums
 from skfedcal.privacy._codec import BlockCode, Codec, Encoded, Integers
+from skfedcal.privacy._ledger import PrivacyLedger
 from skfedcal.privacy._models import PrivacyModel, ReleasePlan
 from skfedcal.privacy._randomizers import LocalReports
 
@@ -55,6 +57,12 @@ class RoundTape:
     def step(self, name: str) -> float:
         return self.codec.blocks[name].step or 1.0
 
+    def largest(self, name: str) -> float:
+        """Bound of a unit on a block, in lattice steps and in the norm of the block."""
+        code = self.codec.blocks[name]
+        bound = float(code.limit * code.spec.groups)
+        return bound if code.spec.norm == "l1" else sqrt(bound)
+
     def whole(self, name: str, swapped: bool) -> Integers:
         """Exact sum with the canary, or with what stands for it."""
         return self.others[name] + (self.swapped if swapped else self.sent)[name]
@@ -73,6 +81,8 @@ class Tape:
         sign, or its numbers in the next cells.
     blind : bool
         Whether releases are replaced by numbers that know nothing of the data.
+    ledger : PrivacyLedger
+        Account that the fit pays from; no other one is debited.
     """
 
     canary: int
@@ -80,6 +90,7 @@ class Tape:
     assumed: Neighbour = "zero"
     blind: bool = False
     rounds: list[RoundTape] = field(default_factory=list)
+    ledger: PrivacyLedger = field(default_factory=PrivacyLedger)
 
     def start(self, codec: Codec) -> None:
         # The codec of the first round is also asked for to see that it is possible.
@@ -261,6 +272,7 @@ def tapped(model: PrivacyModel, tape: Tape) -> PrivacyModel:
 @cache
 def _tapped_class(kind: Any) -> Any:
     def mechanism(self: Any, plan: ReleasePlan, **options: Any) -> TappedMechanism:
+        options["ledger"] = self._tape.ledger
         return TappedMechanism(kind.mechanism(self, plan, **options), self._tape)
 
     return type(kind.__name__, (kind,), {"mechanism": mechanism})

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from skfedcal._params import as_number
+from skfedcal.privacy._ledger import PrivacyLedger
 from skfedcal.privacy.audits._errors import (
     Claim,
     Errors,
@@ -43,6 +44,7 @@ def audit(
     threshold: float | None = None,
     n_runs: int = 1500,
     alpha: float = 0.01,
+    ledger: PrivacyLedger | None = None,
 ) -> AuditResult:
     """Audit a mechanism by telling two neighbouring data sets apart.
 
@@ -74,6 +76,9 @@ def audit(
         Runs for each of the two.
     alpha : float, default=0.01
         Chance that an honest mechanism fails.
+    ledger : PrivacyLedger, default=None
+        Account that `release` debits at each call: every call must be a debit of the
+        claim at least, and of what the errors show at least.
 
     Returns
     -------
@@ -100,6 +105,9 @@ def audit(
     for name, function in (("release", release), ("score", score)):
         if not callable(function) and not (name == "score" and function is None):
             raise TypeError(f"{name}={function!r} cannot be called; pass a function.")
+    if not isinstance(ledger, PrivacyLedger | None):
+        raise TypeError(f"ledger={ledger!r} must be a PrivacyLedger or None.")
+    n_before = 0 if ledger is None else len(ledger)
     runs = [[release(data) for _ in range(n_runs)] for data in (absent, present)]
     n_pilot, reach = int(PILOT * n_runs), 1.0
     if score is None:
@@ -114,9 +122,13 @@ def audit(
     # Runs that chose the direction would speak for it.
     n_used = n_pilot if score is None else 0
     errors, check, lower = judge(*scores, claim, alpha, fixed, n_used)
+    checks = (check,)
+    if ledger is not None:
+        records = ledger.records()[n_before:]
+        checks += (check_debits_of_runs(records, 2 * n_runs, claim, lower),)
     return AuditResult(
         claim=claim,
-        checks=(check,),
+        checks=checks,
         errors=errors,
         lower=lower,
         eps_lower=eps_of(claim, lower),
@@ -124,6 +136,24 @@ def audit(
         power=power(claim, errors[0], alpha, reach),
         n_runs=n_runs,
         tried=("two worlds, one canary",),
+    )
+
+
+def check_debits_of_runs(
+    records: list[dict[str, Any]], n_calls: int, claim: Claim, lower: float
+) -> AuditCheck:
+    """Whether every release was paid, with the claim and what was shown at least."""
+    from skfedcal.privacy._events import event_from_dict
+    from skfedcal.privacy.audits._books import debit_size
+
+    kind = "eps" if claim.mu is None else "mu"
+    sizes = [debit_size(event_from_dict(r["event"]), claim) for r in records]
+    least, needed = min(sizes, default=0.0), max(claim.size * (1 - 1e-5), lower)
+    return AuditCheck(
+        "ledger",
+        len(records) >= n_calls and least >= needed,
+        f"{len(records)} debits, least {kind} {least:.4f}",
+        f"{n_calls} of {kind} {needed:.4f}",
     )
 
 
