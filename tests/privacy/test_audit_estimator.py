@@ -42,8 +42,10 @@ AT_THE_DOOR = {
     "secret noise",
     "clients apart",
     "nothing past the door",
+    "ledger",
 }
 OVER_RUNS = {"two worlds", "noise scale", "noise shape", "fresh noise"}
+OVER_RUNS |= {"ledger and noise"}
 
 
 def names(result):

@@ -227,9 +227,10 @@ def test_a_client_that_does_not_exist_shows_in_the_spread_of_shares():
     delta = stats.chi2.sf(cut / n, size)
     delta -= math.exp(eps) * stats.chi2.sf(cut / (n - 1), size)
     assert delta > 0.05  # where 1e-5 would be claimed
-    with pytest.raises(ValueError, match="cannot hide whether a client exists"):
+    with pytest.raises(ValueError, match="cannot hide whether one client exists"):
         DistributedDP(eps, 1e-5, n_min=9, adjacency="add-remove").validate()
-    DistributedDP(eps, adjacency="add-remove", unit="example").validate()
+    with pytest.raises(ValueError, match="number of rows is published"):
+        DistributedDP(eps, adjacency="add-remove", unit="example").validate()
 
 
 def test_reals_are_hidden_on_a_lattice_finer_than_the_noise():

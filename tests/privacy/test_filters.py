@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -171,6 +172,26 @@ def test_mixtures_by_hand():
     assert charge(many, 1.0) == pytest.approx(by_hand, rel=1e-4)
 
 
+def test_slack_by_hand():
+    """Slack is pure eps: beyond 0.005 of eps it needs a split."""
+    events = [GaussianEvent(0.14), GaussianEvent(0.0, eps_slack=0.03)]
+    left = 0.1 / 9 * 0.99 * DELTA * math.exp(-0.05 / 2)
+    assert charge(events, 1.0) == pytest.approx(0.1 + gdp_epsilon(0.14, left))
+    # In sums it is added; at one order it costs (2a - 1) / (2a - 2) times itself.
+    pure = [PureEvent(0.1, eps_slack=0.01)] * 2
+    assert charge(pure, 1.0) == pytest.approx(0.22)
+    order = 7.0
+    more = account(pure).renyi(order, credit=True) - 2 * pure_renyi(0.1, order)
+    assert more == pytest.approx(0.02 * 13 / 12)
+
+
+def test_slack_beyond_a_hundredth_of_delta_is_refused():
+    for kind in (GaussianEvent, PureEvent):
+        fits = [kind(0.01, delta_slack=0.004 * DELTA)] * 2
+        assert charge(fits, 1.0) < 0.2
+        assert charge([*fits, *fits], 1.0) == math.inf
+
+
 def test_poisson_fits_are_charged_at_one_order():
     pytest.importorskip("dp_accounting")
     import dp_accounting as dpa
@@ -234,6 +255,32 @@ def test_without_a_budget_the_least_that_admits_is_shown():
     ledger = PrivacyLedger(budget=(least * (1 + 1e-9), DELTA))
     for event in events:
         ledger.debit(event, label="x")
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "privacy.rst"
+
+
+def test_the_table_of_the_guide():
+    pytest.importorskip("dp_accounting")
+    fit = calibrate(0.3, DELTA, n_rounds=10, sampling_rate=0.05, n_values=10)
+    small, half = (calibrate(eps, DELTA).to_event() for eps in (0.1, 0.5))
+    cases = {
+        "100 pure, eps 0.05 each": [PureEvent(0.05)] * 100,
+        "10 pure, eps 0.1 each": [PureEvent(0.1)] * 10,
+        "20 Gaussian, eps 0.1 each": [small] * 20,
+        "one Poisson fit, eps 0.3": [fit.to_event()],
+        "10 Poisson fits, eps 0.3 each": [fit.to_event()] * 10,
+        "Gaussian 0.5, then pure 0.3": [half, PureEvent(0.3)],
+        "pure 0.3, then Gaussian 0.5": [PureEvent(0.3), half],
+        "10 Gaussian of 0.1, then 10 pure of 0.05": [small] * 10
+        + [PureEvent(0.05)] * 10,
+    }
+    text = GUIDE.read_text(encoding="utf-8")
+    for name, events in cases.items():
+        (line,) = [row for row in text.splitlines() if row.startswith(f"{name} ")]
+        budget, before, now = line.removeprefix(name).split()
+        assert f"{compose_epsilon(events, DELTA):.2f}" == before, name
+        assert f"{charge(events, float(budget)):.2f}" == now, name
 
 
 # --------------------------------------------- why the least of several is not a filter
@@ -321,12 +368,10 @@ def test_a_smaller_budget_keeps_the_filters_of_the_first(tmp_path):
     path = tmp_path / "ledger.jsonl"
     PrivacyLedger(path, budget=(2.0, DELTA)).debit(PureEvent(0.05), label="x")
     ledger = PrivacyLedger(path, budget=(1.5, DELTA))
-    for _ in range(100):
-        try:
-            ledger.debit(PureEvent(0.05), label="x")
-        except BudgetExceededError as error:
-            assert "the budget is eps = 1.5" in str(error)
-            break
+    while charge([PureEvent(0.05)] * (len(ledger) + 1), 1.5) <= 1.5:
+        ledger.debit(PureEvent(0.05), label="x")
+    with pytest.raises(BudgetExceededError, match=r"the budget is eps = 1\.5"):
+        ledger.debit(PureEvent(0.05), label="x")
     n = len(ledger)
     assert charge([PureEvent(0.05)] * n, 1.5) <= 1.5
     assert charge([PureEvent(0.05)] * n, 2.0) <= 2.0

@@ -1,0 +1,271 @@
+"""What is published agrees with what is claimed: neighbours, seeds, every field."""
+
+import json
+import re
+import warnings
+from dataclasses import fields
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skfedcal import (
+    ClasswiseResiduals,
+    Estimate,
+    FedBinCalibrator,
+    FedGaussianHead,
+    FedTempCalibrator,
+    ScoreHistogram,
+    federated_accuracy_score,
+    federated_calibration_error,
+    federated_roc_auc_score,
+    make_federation,
+)
+from skfedcal.federation._run import RoundRecord
+from skfedcal.privacy import (
+    CentralDP,
+    DistributedDP,
+    LocalDP,
+    PrivacyLedger,
+    PrivacyReport,
+    SecureAggregation,
+    SourceDP,
+)
+
+FED = make_federation(n_clients=40, n_samples=800, n_classes=3, random_state=0)
+BINARY = make_federation(n_clients=40, n_samples=800, n_classes=2, random_state=0)
+UNITS, MODES = ("client", "example"), ("fast", "faithful")
+MODELS = [
+    *(CentralDP(2.0, unit=unit) for unit in UNITS),
+    *(
+        DistributedDP(2.0, unit=unit, adjacency=adjacency, mode=mode, n_min=40)
+        for unit, adjacency, mode in product(UNITS, ("zero-out", "replace"), MODES)
+    ),
+    *(LocalDP(2.0, mode=mode) for mode in MODES),
+    *(SourceDP(2.0, mode=mode) for mode in MODES),
+]
+ids = [str(model) for model in MODELS]
+
+
+def temperature(model, **options):
+    return FedTempCalibrator(privacy=model, **options).fit(FED.clients)
+
+
+def bins(model, **options):
+    return FedBinCalibrator(privacy=model, **options).fit(FED.clients)
+
+
+def histogram(model, **options):
+    return ScoreHistogram.fit(FED.clients, privacy=model, kind="top", **options)
+
+
+def residuals(model, **options):
+    return ClasswiseResiduals.fit(FED.clients, privacy=model, **options)
+
+
+def head(model, **options):
+    return FedGaussianHead(privacy=model, max_norm=3.0, **options).fit(FED.clients)
+
+
+RELEASES = [temperature, bins, histogram, residuals, head]
+
+
+def run(release, model, **options):
+    """Fit; None where a method says that it has no release under this model."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return release(model, **options)
+        except (ValueError, TypeError) as error:
+            text = str(error)
+            assert re.search(r"LocalDP|SourceDP|example|L1 bound|L2 bound", text), text
+            return None
+
+
+# ------------------------------------------------------------------ neighbours (item 6)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("model", MODELS, ids=ids)
+def test_no_claim_hides_a_number_that_is_published(model, release):
+    fitted = run(release, model, random_state=0)
+    if fitted is None:
+        return
+    report = fitted.privacy_
+    n_units = len(FED.clients)
+    if report.unit == "example":
+        n_units = sum(len(labels) for _, labels in FED.clients)
+        assert "the number of rows is public" in report.assumptions
+    assert report.unit == model.unit
+    assert report.n_clients == n_units  # published, so no claim may hide it
+    assert report.adjacency in ("zero-out", "replace", "any two values")
+    if report.unit == "client" and hasattr(fitted, "history_"):
+        # Numbers of rows are not public then.
+        n_rows = sum(len(labels) for _, labels in FED.clients)
+        plain = json.dumps(fitted.history_.to_dict())
+        assert not re.search(rf"\b{n_rows}\b", plain)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("mode", MODES)
+def test_absence_is_never_claimed(unit, mode):
+    model = DistributedDP(1.0, adjacency="add-remove", unit=unit, mode=mode, n_min=40)
+    with pytest.raises(ValueError, match=f"cannot hide whether one {unit} exists"):
+        model.validate()
+    for release in RELEASES:
+        with pytest.raises(ValueError, match="add-remove"):
+            release(model, random_state=0)
+
+
+# ----------------------------------------------------------------------- seeds (item 9)
+
+
+@pytest.mark.parametrize("seed", [None, 0, "RandomState"])
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("model", MODELS, ids=ids)
+def test_seeded_noise_is_booked_as_a_simulation(model, release, seed):
+    ledger = PrivacyLedger()
+    state = np.random.RandomState(0) if seed == "RandomState" else seed
+    fitted = run(release, model, random_state=state, ledger=ledger)
+    if fitted is None:
+        assert len(ledger) == 0
+        return
+    report = fitted.privacy_
+    (record,) = ledger.records()
+    assert report.seeded == (seed is not None)
+    assert (record["mode"] == "secure") == report.secure
+    if seed is not None:
+        assert record["mode"] == "simulation" and not report.secure
+    elif not (isinstance(model, LocalDP | SourceDP) and model.mode == "fast"):
+        assert record["mode"] == "secure"
+
+
+@pytest.mark.parametrize("model", MODELS, ids=ids)
+@pytest.mark.parametrize("seeded", [False, True])
+def test_a_mechanism_says_whether_it_is_seeded(model, seeded):
+    from skfedcal.privacy._entropy import OSEntropy, SeededEntropy
+    from skfedcal.privacy._models import ReleasePlan
+
+    plan = ReleasePlan(40, 1, 1, 1.0, 4, norm="l1", n_clients=40)
+    entropy = SeededEntropy(0) if seeded else OSEntropy()
+    mechanism = model.mechanism(plan, entropy=entropy, ledger=None)
+    assert mechanism.seeded is seeded
+    assert not (mechanism.seeded and mechanism.secure)
+    assert SecureAggregation().mechanism(plan).seeded is False
+
+
+# ------------------------------------------------------------------- estimates (item 8)
+
+METRICS = [
+    lambda **kw: federated_roc_auc_score(BINARY.clients, **kw),
+    lambda **kw: federated_roc_auc_score(FED.clients, multi_class="ovr", **kw),
+    lambda **kw: federated_accuracy_score(FED.clients, kind="top", **kw),
+    lambda **kw: federated_calibration_error(FED.clients, **kw),
+    lambda **kw: federated_calibration_error(FED.clients, kind="classwise", **kw),
+]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("seed", [None, 0])
+@pytest.mark.filterwarnings("ignore")
+def test_a_private_metric_says_what_it_guarantees(metric, seed):
+    ledger = PrivacyLedger()
+    found = metric(privacy=CentralDP(1.0), random_state=seed, ledger=ledger)
+    (record,) = ledger.records()
+    assert (found.eps, found.unit, found.adjacency) == (1.0, "client", "zero-out")
+    assert found.simulated == (seed is not None)
+    assert found.privacy.ledger_ids == (record["id"],)
+    assert 0 <= found.delta < 1e-4
+    assert "eps=1" in repr(found) and ("simulated=True" in repr(found)) == (seed == 0)
+    assert "eps=1" in found._repr_html_()
+    plain = json.loads(json.dumps(found.to_dict()))
+    value = None if np.isnan(found) else float(found)  # noise may leave no rows
+    assert plain["eps"] == 1.0 and plain["value"] == value
+    exact = metric()
+    assert exact.privacy is exact.eps is exact.unit is exact.simulated is None
+    assert "eps" not in repr(exact) and "eps" not in exact._repr_html_()
+    assert exact.to_dict()["eps"] is None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_answer_of_a_histogram_carries_its_guarantee():
+    hist = ScoreHistogram.fit(BINARY.clients, privacy=CentralDP(1.0), random_state=0)
+    single = [
+        hist.roc_auc(), hist.average_precision(), hist.accuracy(), hist.precision(),
+        hist.recall(), hist.f1(), hist.brier(), hist.log_loss(), hist.ece(),
+        hist.l2_ece(), *hist.confusion(),
+    ]  # fmt: skip
+    assert all(one.privacy is hist.privacy_ for one in single)
+    classes = residuals(CentralDP(1.0), random_state=0)
+    assert all(one.eps == 1.0 for one in (classes.cwece(), *classes.per_class()))
+    again = ScoreHistogram.from_json(hist.to_json()).roc_auc()
+    assert (again.eps, again.simulated) == (1.0, True)
+
+
+def test_an_estimate_stays_a_float_with_the_same_call_forms():
+    import pickle
+
+    plain = Estimate(0.81, 0.79, 0.83, se_sampling=0.01)
+    assert plain == 0.81 and plain.low == 0.79 and plain.privacy is None
+    one = Estimate(0.5, 0.4, 0.6, privacy=PrivacyReport(eps=1.0))
+    again = pickle.loads(pickle.dumps(one))
+    assert again == one and again.privacy == one.privacy and again.low == 0.4
+    # A pickle of an older version has no report.
+    function, args = one.__reduce__()
+    assert function(*args[:-1]).privacy is None
+    assert Estimate(np.nan).to_dict()["value"] is None
+
+
+# ---------------------------------------------------------------------- fields (item 6)
+
+TABLE = Path(__file__).parents[2] / "docs" / "guide" / "security.rst"
+
+
+def listed(section):
+    """Names in the first column of one table of the security page."""
+    text = TABLE.read_text(encoding="utf-8")
+    part = text.split("Every field that is published, and why it may be", 1)[1]
+    part = part.split("Known limits", 1)[0]
+    assert f"**{section}**" in part, section
+    part = part.split(f"**{section}**", 1)[1].split("\n**", 1)[0]
+    cells = re.findall(r"^   \* - (.+)$", part, flags=re.M)
+    return {name for cell in cells for name in re.findall(r"``([^`]+)``", cell)}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_published_field_is_in_the_table(tmp_path):
+    assert listed("history_") == {f.name for f in fields(RoundRecord)} | {"n_faults"}
+    assert listed("privacy_") == {f.name for f in fields(PrivacyReport)}
+    found = Estimate(0.5, privacy=PrivacyReport(eps=1.0))
+    assert listed("Estimate") == {*found.to_dict(), "privacy"}
+    hist = histogram(CentralDP(1.0), random_state=0)
+    assert listed("histogram file") == set(json.loads(hist.to_json()))
+    booked = set()
+    for release, model in product((histogram, temperature), MODELS):
+        booked |= set(_record(release, model))
+    assert listed("ledger record") == booked
+    names = set()
+    for model in (None, CentralDP(1.0)):
+        fitted = temperature(model, random_state=0)
+        fitted.save(tmp_path / "cal.json")
+        names |= set(json.loads((tmp_path / "cal.json").read_text()))
+    assert listed("calibrator file") == names
+
+
+def _record(release, model):
+    ledger = PrivacyLedger(budget=(5.0, 1e-5))
+    if run(release, model, random_state=0, ledger=ledger) is None:
+        return ()
+    (record,) = ledger.records()
+    return *record, *(f"details.{name}" for name in record["details"])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", [None, 0])
+def test_times_of_a_private_fit_are_not_published(seed):
+    fitted = temperature(CentralDP(1.0), random_state=seed)
+    hidden = [
+        np.isnan(r.seconds) and np.isnan(r.client_seconds) for r in fitted.history_
+    ]
+    assert all(hidden) == (seed is None)
