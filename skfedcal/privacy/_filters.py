@@ -282,13 +282,16 @@ class _Filters:
         assert first is not None
         # Slack adds up as fast as mu^2, which is about (budget / own)^2 such releases.
         part = first.eps_slack * budget / self.own**2 if self.own > 0 else 0.0
-        kept = budget * min(max(part, _SLACK_LEAST), _SLACK_MOST)
+        part = min(max(part, _SLACK_LEAST), _SLACK_MOST)
+        kept = part * budget
         if self.spent.eps_slack > kept:
             return math.inf
         left = _MAIN * self.usable * math.exp(-kept / 2)
         if left == 0:
             return math.inf
-        return kept + self.gdp_epsilon(math.sqrt(self.mu2 + self.pure_mu2), left)
+        # At most the budget if and only if what is not kept covers the noise.
+        noise = self.gdp_epsilon(math.sqrt(self.mu2 + self.pure_mu2), left)
+        return noise / (1 - part)
 
     def renyi(self, budget: float) -> float:
         left = _MAIN * self.usable

@@ -21,7 +21,7 @@ def test_steps_are_what_was_spent(ledger):
     own = display.spending["default"]
     # The first by its own curve; then 0.005 of the budget of 3 is kept for slack.
     left = 0.9 * 0.99 * 1e-5 * np.exp(-0.015 / 2)
-    both = 0.015 + gdp_epsilon(0.2 * np.sqrt(2), left)
+    both = gdp_epsilon(0.2 * np.sqrt(2), left) / 0.995
     np.testing.assert_allclose(own.eps, [gdp_epsilon(0.2, 1e-5), both])
     assert own.eps[-1] == ledger.spent(population="default")
     assert display.spending["b"].eps[-1] == ledger.spent(population="b")

@@ -144,7 +144,7 @@ def test_sums_of_pure_eps_are_admitted_exactly():
 
 def test_equal_gaussian_releases_by_hand():
     left = 0.9 * 0.99 * DELTA * math.exp(-0.005 / 2)
-    by_hand = 0.005 + gdp_epsilon(0.05 * math.sqrt(20), left)
+    by_hand = gdp_epsilon(0.05 * math.sqrt(20), left) / 0.995
     assert charge([GaussianEvent(0.05)] * 20, 1.0) == pytest.approx(by_hand)
 
 
@@ -168,7 +168,7 @@ def test_mixtures_by_hand():
     many = [gaussian] + [PureEvent(0.01)] * 20
     mu2 = 0.14**2 + 20 * math.pi / 2 * 0.01**2
     left = 0.9 * 0.99 * DELTA * math.exp(-0.005 / 2)
-    by_hand = 0.005 + gdp_epsilon(math.sqrt(mu2), left)
+    by_hand = gdp_epsilon(math.sqrt(mu2), left) / 0.995
     assert charge(many, 1.0) == pytest.approx(by_hand, rel=1e-4)
 
 
@@ -361,6 +361,18 @@ def test_an_old_file_within_its_budget_goes_on(tmp_path):
     ledger = PrivacyLedger(path, budget=(1.0, DELTA))
     ledger.debit(GaussianEvent(0.05), label="more")
     assert len(ledger) == 5 and "BEYOND" not in repr(ledger)
+
+
+def test_a_debit_passes_the_filters_of_the_first_budget_too(monkeypatch):
+    from skfedcal.privacy import _ledger
+
+    seen = []
+    monkeypatch.setattr(_ledger, "refuse_overspending", lambda b, *_: seen.append(b))
+    ledger = PrivacyLedger(budget=(2.0, DELTA))
+    ledger.debit(PureEvent(0.05), label="x")
+    ledger.budget = (1.5, DELTA)
+    ledger.debit(PureEvent(0.05), label="x")
+    assert {(2.0, DELTA), (1.5, DELTA)} <= set(seen)
 
 
 def test_a_smaller_budget_keeps_the_filters_of_the_first(tmp_path):
