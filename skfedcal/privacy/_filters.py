@@ -63,11 +63,12 @@ Sampled Gaussian Mechanism", arXiv:1908.10530.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:  # a ledger that is empty must be light to import
     from skfedcal.privacy._events import PrivacyEvent
@@ -128,8 +129,8 @@ class Spending:
         self.first: PrivacyEvent | None = None
         self.n_events = 0
 
-    def add(self, event: PrivacyEvent) -> None:
-        """Count one more event."""
+    def add(self, event: Any) -> None:
+        """Count one more event, of any kind."""
         if event.kind == "gaussian":
             self.sum_mu2 += event.mu * event.mu  # inf, where ** would overflow
             costs = event.mu > 0
@@ -146,10 +147,9 @@ class Spending:
             self.n_events += 1
             self.first = self.first or event
 
-    def plus(self, event: PrivacyEvent) -> Spending:
+    def plus(self, event: PrivacyEvent) -> Self:
         """Return what it would be with one more event."""
-        out = Spending()
-        out.__dict__.update(vars(self))
+        out = copy.copy(self)
         out.pure, out.sampled = dict(self.pure), dict(self.sampled)
         out.add(event)
         return out

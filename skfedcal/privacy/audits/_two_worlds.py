@@ -122,7 +122,7 @@ def audit(
     # Runs that chose the direction would speak for it.
     n_used = n_pilot if score is None else 0
     errors, check, lower = judge(*scores, claim, alpha, fixed, n_used)
-    checks = (check,)
+    checks: tuple[AuditCheck, ...] = (check,)
     if ledger is not None:
         records = ledger.records()[n_before:]
         checks += (check_debits_of_runs(records, 2 * n_runs, claim, lower),)
