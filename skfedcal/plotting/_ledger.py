@@ -90,7 +90,7 @@ class LedgerDisplay:
     ...     _ = ledger.debit(GaussianEvent(mu=0.2), label=label)
     >>> display = LedgerDisplay.from_ledger(ledger)
     >>> display.spending["default"].eps.round(2).tolist()
-    [0.73, 1.06, 1.33]
+    [0.73, 1.07, 1.34]
     """
 
     def __init__(
