@@ -12,7 +12,7 @@ from skfedcal.data._dataset import FederatedDataset
 from skfedcal.federation._engines import masking
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._client_models import LocalDP
-from skfedcal.privacy._entropy import Entropy
+from skfedcal.privacy._entropy import Entropy, Stream, draw_seed
 from skfedcal.privacy._ledger import PrivacyLedger
 from skfedcal.privacy._mixin import PrivacyMixin
 
@@ -137,7 +137,7 @@ class Statistic(PrivacyMixin):
         """
         if self.runner.checkpoint is not None:
             return 0
-        return int(self.entropy().child(_SALT_STREAM).uint64(1)[0] >> np.uint64(1))
+        return draw_seed(self.entropy(), Stream.ROWS)
 
     def run(
         self,
@@ -241,7 +241,3 @@ class Collected:
     history: list[RoundRecord]
     report: PrivacyReport
     n_clients: int
-
-
-# Noise, cohorts and their key have streams 0 to 2.
-_SALT_STREAM = 3

@@ -34,16 +34,13 @@ from skfedcal.federation._settings import (
 )
 from skfedcal.federation._words import request_words
 from skfedcal.privacy._codec import Codec
-from skfedcal.privacy._entropy import Entropy
+from skfedcal.privacy._entropy import Entropy, Stream
 from skfedcal.privacy._mechanisms import SumMechanism
 from skfedcal.privacy._models import ReleasePlan
 
 if TYPE_CHECKING:
     from skfedcal.federation._messages import Transport
     from skfedcal.federation._remote import RemoteDataset
-
-# Cohorts come from other streams of the seed than noise (stream 0).
-_COHORT_STREAM, _KEY_STREAM = 1, 2
 
 
 @dataclass(frozen=True, repr=False)
@@ -214,7 +211,7 @@ class FederatedRunner(FrozenParams):
                 n_classes=n_classes,
                 names=[repr(name) for name in backend.ids()],
             )
-        key = int.from_bytes(entropy.child(_KEY_STREAM).uint64(2).tobytes())
+        key = int.from_bytes(entropy.child(Stream.COHORT_KEY).uint64(2).tobytes())
         run = Run.start(self.checkpoint, self.resume, digest, key, state)
         try:
             mechanism.open(
@@ -230,7 +227,7 @@ class FederatedRunner(FrozenParams):
         for index in range(run.n_done, schedule.n_rounds):
             if run.finished:
                 break
-            cohorts = schedule.cohorts(index, entropy.child(_COHORT_STREAM), run.key)
+            cohorts = schedule.cohorts(index, entropy.child(Stream.COHORTS), run.key)
             state, record = self._round(
                 index, run, algorithm, backend, mechanism, schedule, cohorts, asking
             )

@@ -2,18 +2,38 @@
 
 import operator
 import os
+from enum import IntEnum
 from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Entropy", "OSEntropy", "SeededEntropy"]
+__all__ = ["Entropy", "OSEntropy", "SeededEntropy", "Stream", "draw_seed"]
 
 Words = NDArray[np.uint64]
 
 # Words that Philox makes of one value of its counter.
 _WORDS_PER_COUNT = 4
+
+
+class Stream(IntEnum):
+    """What the random words of one run are drawn for: ``entropy.child(Stream.NOISE)``.
+
+    Each purpose reads a stream of its own, so that one seed gives independent words to
+    all of them. The numbers are part of what a seed means and never change.
+    """
+
+    NOISE = 0
+    # Clients of each round, if they are drawn anew, and the key of their permutations.
+    COHORTS = 1
+    COHORT_KEY = 2
+    # Evaluation: which rows of a client count.
+    ROWS = 3
+    # Training, which draws no rows: first parameters, order of rows, head.
+    FIRST_PARAMETERS = 3
+    ROW_ORDER = 4
+    HEAD = 5
 
 
 class Entropy(Protocol):
@@ -147,6 +167,11 @@ class SeededEntropy(_FromWords):
 
     def __repr__(self) -> str:
         return f"SeededEntropy{self._path}"
+
+
+def draw_seed(entropy: Entropy, stream: Stream) -> int:
+    """Draw a number below 2**63, the largest seed that torch takes too."""
+    return int(entropy.child(stream).uint64(1)[0] >> np.uint64(1))
 
 
 def _natural(name: str, value: int) -> int:

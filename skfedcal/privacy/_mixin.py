@@ -16,7 +16,7 @@ from skfedcal._sklearn_compat import (
     inside_model_selection,
 )
 from skfedcal.exceptions import PrivacyWarning, SimulatedPrivacyWarning
-from skfedcal.privacy._entropy import Entropy, OSEntropy, SeededEntropy
+from skfedcal.privacy._entropy import Entropy, OSEntropy, SeededEntropy, Stream
 from skfedcal.privacy._ledger import PrivacyLedger
 from skfedcal.privacy._mechanisms import SumMechanism
 from skfedcal.privacy._models import (
@@ -136,15 +136,11 @@ class PrivacyMixin:
             _warn_about_use(plan.n_units, self.ledger)
         return model.mechanism(
             plan,
-            entropy=entropy.child(_NOISE_STREAM),
+            entropy=entropy.child(Stream.NOISE),
             ledger=self.ledger,
             split=split,
             label=self._ledger_label(),
         )
-
-
-# Noise and cohorts come from different streams of one seed.
-_NOISE_STREAM = 0
 
 
 def _warn_about_use(n_units: int, ledger: PrivacyLedger | None) -> None:

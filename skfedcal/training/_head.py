@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 from sklearn.base import clone
 
+from skfedcal.privacy._entropy import Stream, draw_seed
 from skfedcal.training._head_rounds import HeadRounds, head_layout
 
 # Said in the report of a private head on training that was not.
@@ -13,9 +14,6 @@ NOT_COVERED = (
     "the module that made the features is public: it was trained without privacy on "
     "these clients"
 )
-
-# Draws of the head come from another stream of the seed than those of the trainer.
-_HEAD_STREAM = 5
 
 
 def with_head(trainer, algorithm, model, entropy):
@@ -54,7 +52,9 @@ def with_head(trainer, algorithm, model, entropy):
     head_layout(algorithm.training.network)
     head = clone(head)
     head.classes_ = trainer.classes_
-    return HeadRounds(algorithm, head, int(trainer.head_every), _seed(entropy))
+    return HeadRounds(
+        algorithm, head, int(trainer.head_every), draw_seed(entropy, Stream.HEAD)
+    )
 
 
 def fit_head(trainer, clients, entropy):
@@ -63,7 +63,7 @@ def fit_head(trainer, clients, entropy):
     if head.ledger is None:
         head.set_params(ledger=trainer.ledger)
     if head.random_state is None and trainer.random_state is not None:
-        head.set_params(random_state=_seed(entropy) % 2**31)
+        head.set_params(random_state=draw_seed(entropy, Stream.HEAD) % 2**31)
     packed, model = clients.compact(), head._privacy_model()
     features = _features(trainer, packed, model)
     labels = trainer.classes_[packed.labels]
@@ -118,7 +118,3 @@ def joint_report(training, head):
         assumptions=tuple(dict.fromkeys(training.assumptions + head.assumptions)),
         ledger_ids=training.ledger_ids + head.ledger_ids,
     )
-
-
-def _seed(entropy):
-    return int(entropy.child(_HEAD_STREAM).uint64(1)[0] >> np.uint64(1))

@@ -15,6 +15,7 @@ from skfedcal._sklearn_compat import (
     undone_on_error,
 )
 from skfedcal.data._features import read_features
+from skfedcal.privacy._entropy import Stream, draw_seed
 from skfedcal.privacy._mixin import PrivacyMixin
 from skfedcal.training import _settings
 from skfedcal.training._algorithm import FedAvg
@@ -29,11 +30,6 @@ from skfedcal.training._monitor import Monitor
 from skfedcal.training._shapes import check_input_shape
 from skfedcal.training._sites import refuse_sites
 from skfedcal.training._torch import import_torch
-
-# First parameters and the order of rows come from other streams of the seed than noise
-# (0), cohorts (1) and their key (2).
-_START_STREAM, _ORDER_STREAM = 3, 4
-
 
 # Said in the report of a private fit that was scored, and perhaps ended, by rows.
 EVAL_PUBLIC = "the rows of eval_set are public"
@@ -140,7 +136,7 @@ class BaseTrainer(
             self.module_params,
             self.input_shape_,
             len(self.classes_),
-            seed=_seed(entropy, _START_STREAM),
+            seed=draw_seed(entropy, Stream.FIRST_PARAMETERS),
             device=self.device,
         )
         return network, replace(
@@ -155,7 +151,7 @@ class BaseTrainer(
                 float(self.lr),
                 float(self.momentum),
                 float(self.weight_decay),
-                seed=(_seed(entropy, _ORDER_STREAM),),
+                seed=(draw_seed(entropy, Stream.ROW_ORDER),),
             ),
             epochs=int(self.local_epochs),
             batch_size=None if self.batch_size is None else int(self.batch_size),
@@ -247,11 +243,6 @@ class BaseTrainer(
         tags.classifier_tags.poor_score = self.eps is not None or bool(self.privacy)
         tags.input_tags.three_d_array = True
         return tags
-
-
-def _seed(entropy, stream):
-    """Return a number below 2**63, which torch takes too."""
-    return int(entropy.child(stream).uint64(1)[0] >> np.uint64(1))
 
 
 def _digest(values):
