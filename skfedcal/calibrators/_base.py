@@ -2,7 +2,6 @@
 
 import warnings
 from abc import ABCMeta, abstractmethod
-from dataclasses import replace
 
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
@@ -11,9 +10,9 @@ from skfedcal import _logits
 from skfedcal._sklearn_compat import (
     CallbackSupportMixin,
     KnownParams,
+    RoundCallbacks,
     StrOptions,
     fit_context,
-    inside_model_selection,
     undone_on_error,
 )
 from skfedcal.calibrators._clients import read_clients
@@ -22,6 +21,7 @@ from skfedcal.calibrators._setting import setting_of
 from skfedcal.data._classes import ClassMap
 from skfedcal.data._scores import INPUT_TYPES, check_scores, to_logits
 from skfedcal.exceptions import CalibrationWarning, PrivacyWarning
+from skfedcal.federation._collect import collect
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._mixin import PrivacyMixin
 
@@ -92,60 +92,32 @@ class BaseCalibrator(
             assumptions = self._label_assumptions(model, classes)
             runner = self.runner if self.runner is not None else FederatedRunner()
             setting = setting_of(model, clients, runner)
-            if runner.checkpoint is not None and inside_model_selection():
-                raise ValueError(
-                    "A runner with a checkpoint cannot be used in a search or a "
-                    "cross-validation: every fold would go on with the first one."
-                )
             algorithm = self._make_algorithm(setting)
-            schedule = runner.schedule(algorithm, len(clients))
-            algorithm = replace(algorithm, n_rounds=schedule.n_rounds)
-            entropy = self._entropy(model)
-            mechanism = self._build_mechanism(
-                model,
-                runner.release_plan(algorithm, clients, model.unit),
-                entropy,
-                split=self._noise_split(),
-            )
             self._class_map, self.classes_ = classes, classes.classes
             self.improves_ = True  # callbacks may predict in between
-            root = self._init_callback_context(max_subtasks=algorithm.n_rounds)
-            root.call_on_fit_task_begin(estimator=self)
-            state, history = runner.run(
+            callbacks = RoundCallbacks(self, lambda state, _: self._set_state(state))
+            found = collect(
                 algorithm,
                 clients,
-                mechanism,
-                entropy,
-                on_round=self._listener(root),
+                privacy=model,
+                runner=runner,
+                ledger=self.ledger,
+                entropy=self._entropy(model),
+                label=type(self).__name__,
+                split=self._noise_split(),
+                assumptions=assumptions,
+                on_start=callbacks.start,
+                on_round=callbacks.round,
             )
-            self.history_ = history
-            self._set_state(state)
-            self.n_clients_ = len(clients)
-            self.n_rounds_ = len(self.history_)
-            report = mechanism.report()
-            self.privacy_ = replace(
-                report, assumptions=(*report.assumptions, *assumptions)
-            )
+            self.history_, self.privacy_ = found.history, found.report
+            self._set_state(found.state)
+            self.n_clients_, self.n_rounds_ = found.n_clients, len(found.history)
             self.improves_ = not setting.private or bool(self._improves())
             self._after_fit(setting)
             if not self.improves_:
                 self._warn_no_gain()
-            root.call_on_fit_task_end(estimator=self)
+            callbacks.end()
             return self
-
-    def _listener(self, root):
-        """Tell callbacks of each round; a true answer stops the run."""
-
-        def on_round(state, _):
-            context = root.subcontext(task_name="round")
-            context.call_on_fit_task_begin(estimator=self)
-            self._set_state(state)
-            # No data are handed on: scores on private rows would not be paid for.
-            return context.call_on_fit_task_end(
-                estimator=self, reconstruction_attributes=dict
-            )
-
-        return on_round
 
     def decision_function(self, X):
         """Calibrated logits.

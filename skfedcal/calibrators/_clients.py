@@ -21,7 +21,6 @@ def read_clients(estimator, X, y, client_ids, sample_weight, model):
     if is_remote(X):
         clients, classes = X.read(estimator.classes, estimator.input_type)
         X.check_arguments(y=y, client_ids=client_ids, sample_weight=sample_weight)
-        clients.check_model(model)
         estimator.n_features_in_ = clients.n_columns
         return clients, classes
     clients, classes = make_dataset(

@@ -1,4 +1,4 @@
-"""Run one algorithm through the door: budget, ledger, runner and seed."""
+"""Settings of one collection: budget, ledger, runner and seed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skfedcal.data._dataset import FederatedDataset
+from skfedcal.federation._collect import Collected, collect
 from skfedcal.federation._engines import masking
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._client_models import LocalDP
-from skfedcal.privacy._entropy import Entropy, Stream, draw_seed
+from skfedcal.privacy._entropy import Stream, draw_seed
 from skfedcal.privacy._ledger import PrivacyLedger
-from skfedcal.privacy._mixin import PrivacyMixin
+from skfedcal.privacy._mixin import make_entropy
+from skfedcal.privacy._models import SecureAggregation, check_model
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -22,14 +24,11 @@ if TYPE_CHECKING:
     from skfedcal.federation._backends import Backend, Positions
     from skfedcal.federation._endpoint import PartialSum, Request
     from skfedcal.federation._remote import RemoteDataset
-    from skfedcal.federation._run import RoundRecord
-    from skfedcal.privacy._ledger import PrivacyLedger
     from skfedcal.privacy._models import PrivacyModel
-    from skfedcal.privacy._report import PrivacyReport
 
 
-class Statistic(PrivacyMixin):
-    """Settings of one collection, read as an estimator reads its own.
+class Statistic:
+    """Settings of one collection, checked.
 
     Parameters
     ----------
@@ -44,9 +43,6 @@ class Statistic(PrivacyMixin):
     label : str
         For the ledger.
     """
-
-    eps = None
-    delta = None
 
     def __init__(
         self,
@@ -64,10 +60,9 @@ class Statistic(PrivacyMixin):
             raise TypeError(
                 f"ledger is of type {type(ledger).__name__}; pass a PrivacyLedger."
             )
-        self.privacy = privacy
+        check_model(privacy)
         self.ledger = ledger
         self.runner = FederatedRunner() if runner is None else runner
-        self.random_state = random_state
         self.label = label
         # What must be public about the clients, for the report.
         self.assumptions: list[str] = []
@@ -77,7 +72,10 @@ class Statistic(PrivacyMixin):
                 "collected once, and more rounds would count clients again. Leave "
                 "n_rounds out."
             )
-        self.model = self._privacy_model()
+        self.model: PrivacyModel = SecureAggregation() if privacy is None else privacy
+        self.model.validate()
+        # The caller of this is a function of the user, or one that it calls.
+        self.entropy = make_entropy(random_state, private=self.private, stacklevel=4)
 
     @property
     def private(self) -> bool:
@@ -120,15 +118,6 @@ class Statistic(PrivacyMixin):
             return 1
         return None if max_examples is None else int(max_examples)
 
-    def _ledger_label(self) -> str:
-        return self.label
-
-    def entropy(self) -> Entropy:
-        """Source of everything random; warns where noise could be repeated."""
-        if not hasattr(self, "_source"):
-            self._source = self._entropy(self.model)
-        return self._source
-
     def salt(self) -> int:
         """Public number by which clients choose among their rows.
 
@@ -137,7 +126,7 @@ class Statistic(PrivacyMixin):
         """
         if self.runner.checkpoint is not None:
             return 0
-        return draw_seed(self.entropy(), Stream.ROWS)
+        return draw_seed(self.entropy, Stream.ROWS)
 
     def run(
         self,
@@ -156,20 +145,21 @@ class Statistic(PrivacyMixin):
         """
         runner = self.runner
         if not isinstance(clients, FederatedDataset):
-            clients.check_model(self.model)
+            clients.check_model(self.model)  # before the number of sites matters
         elif drop_empty:
             runner, clients = _with_rows(runner, clients)
         if n_parts > 1:
             runner = self._dealt(runner, len(clients), n_parts)
-        schedule = runner.schedule(algorithm, len(clients))
-        algorithm = replace(algorithm, n_rounds=schedule.n_rounds)
-        plan = runner.release_plan(algorithm, clients, self.model.unit)
-        entropy = self.entropy()
-        mechanism = self._build_mechanism(self.model, plan, entropy)
-        state, history = runner.run(algorithm, clients, mechanism, entropy)
-        report = mechanism.report()
-        report = replace(report, assumptions=(*report.assumptions, *self.assumptions))
-        return Collected(state, history, report, len(clients))
+        return collect(
+            algorithm,
+            clients,
+            privacy=self.model,
+            runner=runner,
+            ledger=self.ledger,
+            entropy=self.entropy,
+            label=self.label,
+            assumptions=tuple(self.assumptions),
+        )
 
     @staticmethod
     def _dealt(
@@ -231,13 +221,3 @@ class SomeClients:
     def total(self, request: Request, cohort: Positions) -> PartialSum:
         """Sum of the answers of the clients at these positions of `ids`."""
         return self.engine.total(request, self.kept[cohort])
-
-
-@dataclass(frozen=True)
-class Collected:
-    """What came out of one run."""
-
-    state: Any
-    history: list[RoundRecord]
-    report: PrivacyReport
-    n_clients: int

@@ -6,6 +6,7 @@ from skfedcal._lazy import attach
 
 if TYPE_CHECKING:
     from skfedcal.federation._backends import Backend, InProcess, Joblib
+    from skfedcal.federation._collect import Collected, collect
     from skfedcal.federation._endpoint import PartialSum, Request, respond
     from skfedcal.federation._flower import FlowerTransport, make_client_app
     from skfedcal.federation._history import RoundHistory
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Aggregators",
     "Backend",
+    "Collected",
     "FederatedRunner",
     "FlowerTransport",
     "InProcess",
@@ -43,6 +45,7 @@ __all__ = [
     "SiteRows",
     "Transport",
     "TreeBackend",
+    "collect",
     "find_faulty_sites",
     "make_client_app",
     "respond",
@@ -52,6 +55,7 @@ __getattr__, __dir__, _names = attach(
     __name__,
     {
         "_backends": ["Backend", "InProcess", "Joblib"],
+        "_collect": ["Collected", "collect"],
         "_endpoint": ["PartialSum", "Request", "respond"],
         "_flower": ["FlowerTransport", "make_client_app"],
         "_history": ["RoundHistory"],

@@ -1,46 +1,27 @@
-"""Drive the rounds of a federated algorithm on any engine."""
+"""Who takes part in the rounds of a run, on which engine, with which checkpoint."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from math import ceil, nan
+from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
-from skfedcal._files import held
 from skfedcal._params import FrozenParams
-from skfedcal.algorithms._base import (
-    Arrays,
-    FederatedAlgorithm,
-    bound_norm,
-    round_shares,
-    values_per_round,
-)
-from skfedcal.data._dataset import FederatedDataset
-from skfedcal.exceptions import CheckpointError, NotEnoughClientsError
-from skfedcal.federation import _checkpoint
-from skfedcal.federation._backends import Backend
-from skfedcal.federation._cohorts import Cohort, Positions, Schedule
-from skfedcal.federation._endpoint import PartialSum, Request
-from skfedcal.federation._engines import engine_of
-from skfedcal.federation._history import RoundHistory
-from skfedcal.federation._run import RoundRecord, Run
-from skfedcal.federation._settings import (
-    check_masked_sums,
-    check_settings,
-    sure_answers,
-)
-from skfedcal.federation._words import request_words
-from skfedcal.privacy._codec import Codec
-from skfedcal.privacy._entropy import Entropy, Stream
-from skfedcal.privacy._mechanisms import SumMechanism
-from skfedcal.privacy._models import ReleasePlan
+from skfedcal.algorithms._base import FederatedAlgorithm
+from skfedcal.federation._cohorts import Cohort, Schedule
+from skfedcal.federation._settings import check_masked_sums, check_settings
 
 if TYPE_CHECKING:
+    from skfedcal.data._dataset import FederatedDataset
+    from skfedcal.federation._backends import Backend
+    from skfedcal.federation._history import RoundHistory
     from skfedcal.federation._messages import Transport
     from skfedcal.federation._remote import RemoteDataset
+    from skfedcal.federation._run import RoundRecord
+    from skfedcal.privacy._entropy import Entropy
+    from skfedcal.privacy._mechanisms import SumMechanism
+    from skfedcal.privacy._models import ReleasePlan
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,17 +100,10 @@ class FederatedRunner(FrozenParams):
         unit: Literal["client", "example"],
     ) -> ReleasePlan:
         """What a run will release, as far as it is public."""
+        from skfedcal.federation._collect import plan_releases
+
         schedule = self.schedule(algorithm, len(clients))
-        return ReleasePlan(
-            n_units=clients.n_rows if unit == "example" else len(clients),
-            n_releases=schedule.n_rounds,
-            n_participations=schedule.n_participations,
-            sampling_rate=schedule.sampling_rate,
-            n_values=values_per_round(algorithm, clients.n_classes),
-            shares=round_shares(algorithm),
-            norm=bound_norm(algorithm, clients.n_classes),
-            n_clients=len(clients),
-        )
+        return plan_releases(algorithm, clients, unit, schedule)
 
     def run(
         self,
@@ -142,6 +116,8 @@ class FederatedRunner(FrozenParams):
         on_round: Callable[[Any, RoundRecord], bool] | None = None,
     ) -> tuple[Any, RoundHistory]:
         """Return the final state and one record per round.
+
+        `collect` builds the mechanism as well; this is for one that is built already.
 
         Parameters
         ----------
@@ -158,162 +134,14 @@ class FederatedRunner(FrozenParams):
         on_round : callable, default=None
             Called after each round; True stops the run and refunds nothing.
         """
-        if self.checkpoint is None:
-            return self._run(
-                algorithm, clients, mechanism, entropy, n_classes, on_round
-            )
-        try:
-            with held(self.checkpoint):
-                return self._run(
-                    algorithm, clients, mechanism, entropy, n_classes, on_round
-                )
-        except BlockingIOError as error:
-            raise CheckpointError(
-                f"{self.checkpoint} is in use by another process."
-            ) from error
+        from skfedcal.federation._collect import run_rounds
 
-    def _run(
-        self,
-        algorithm: FederatedAlgorithm[Any],
-        clients: FederatedDataset | RemoteDataset | Backend,
-        mechanism: SumMechanism,
-        entropy: Entropy,
-        n_classes: int | None,
-        on_round: Callable[[Any, RoundRecord], bool] | None,
-    ) -> tuple[Any, RoundHistory]:
-        backend = engine_of(self, clients)
-        if n_classes is None:
-            n_classes = getattr(clients, "n_classes", None)
-            if n_classes is None:
-                raise ValueError("Pass n_classes: an engine does not know it.")
-        schedule = self.schedule(algorithm, len(backend.ids()))
-        state = algorithm.init(n_classes)
-        # What cannot be released, or summed, is refused before it is paid.
-        codec = mechanism.codec(algorithm.spec(algorithm.broadcast(state)))
-        n_rows = getattr(clients, "n_rows", 0) if mechanism.unit == "example" else 0
-        asking = partial(self._request, algorithm, mechanism, schedule, n_rows)
-        request_words(asking(algorithm.broadcast(state), codec, 0), masked=self.secure)
-        if self.checkpoint is not None and mechanism.randomizer(codec, 0) is not None:
-            # Clients that are asked again draw again: the server has then seen two
-            # answers, and one is paid.
-            raise ValueError(
-                "A checkpoint cannot be used where clients draw the noise "
-                "(mode='faithful'): a round that is taken up again would be answered "
-                "twice. Leave checkpoint out."
-            )
-        digest = ""
-        if self.checkpoint is not None:
-            digest = _checkpoint.fingerprint(
-                algorithm=repr(algorithm),
-                schedule=repr(schedule),
-                mechanism=mechanism.describe(),
-                entropy="secure" if entropy.secure else repr(entropy),
-                n_classes=n_classes,
-                names=[repr(name) for name in backend.ids()],
-            )
-        key = int.from_bytes(entropy.child(Stream.COHORT_KEY).uint64(2).tobytes())
-        run = Run.start(self.checkpoint, self.resume, digest, key, state)
-        try:
-            mechanism.open(
-                run.run_id,
-                rounds_done=run.n_done,
-                n_participations=schedule.n_participations,
-                sampling_rate=schedule.sampling_rate,
-                n_per_round=sure_answers(self, schedule),
-            )
-        except Exception:
-            run.forget()
-            raise
-        for index in range(run.n_done, schedule.n_rounds):
-            if run.finished:
-                break
-            cohorts = schedule.cohorts(index, entropy.child(Stream.COHORTS), run.key)
-            state, record = self._round(
-                index, run, algorithm, backend, mechanism, schedule, cohorts, asking
-            )
-            # Kept before anybody is shown it: a release that was seen is never redrawn.
-            run.keep(state, record, algorithm.done(state))
-            if on_round is not None and on_round(state, record):
-                break
-        return run.state, RoundHistory(run.records)
-
-    def _request(
-        self,
-        algorithm: FederatedAlgorithm[Any],
-        mechanism: SumMechanism,
-        schedule: Schedule,
-        n_rows: int,
-        broadcast: Arrays,
-        codec: Codec,
-        index: int,
-    ) -> Request:
-        return Request(
+        return run_rounds(
+            self,
             algorithm,
-            broadcast,
-            codec,
-            mechanism.unit,
-            mechanism.randomizer(codec, index),
-            _child(mechanism.site_entropy, index),
-            mechanism.n_min,
-            round_index=index,
-            n_clients=schedule.n_clients,
-            n_units=n_rows,
-            claim=mechanism.event,
-            max_colluders=mechanism.max_colluders,
-            simulated=mechanism.report().seeded,
+            clients,
+            mechanism,
+            entropy,
+            n_classes=n_classes,
+            on_round=on_round,
         )
-
-    def _round(
-        self,
-        index: int,
-        run: Run,
-        algorithm: FederatedAlgorithm[Any],
-        backend: Backend,
-        mechanism: SumMechanism,
-        schedule: Schedule,
-        cohorts: list[Positions],
-        asking: Callable[[Arrays, Codec, int], Request],
-    ) -> tuple[Any, RoundRecord]:
-        """Ask, sum, release and update once."""
-        started = time.perf_counter()
-        state = run.state
-        broadcast = algorithm.broadcast(state)
-        codec = mechanism.codec(algorithm.spec(broadcast), index)
-        request = replace(asking(broadcast, codec, index), run=run.run_id)
-        answer = PartialSum(codec.zeros(), 0, 0)
-        for cohort in cohorts:
-            part = backend.total(request, cohort)
-            request.check_clients(part.n_clients)
-            answer = answer + part
-        self._check_answers(answer.n_clients, index)
-        total = mechanism.release(answer.total, codec, index, answer.n_clients)
-        n_units = schedule.divisor or max(answer.n_clients, 1)
-        if mechanism.unit == "example":
-            n_units = max(answer.n_units, 1)
-        secret = schedule.cohort == "poisson"
-        report = mechanism.report()
-        # Time tells the size of a secret sample, and of a client.
-        timed = not secret and not (report.private and report.secure)
-        record = RoundRecord(
-            index,
-            schedule.size if secret else answer.n_clients,
-            len(cohorts),
-            request_words(request, masked=self.secure).n_bytes,
-            request.n_bytes,
-            time.perf_counter() - started if timed else nan,
-            answer.client_seconds if timed else nan,
-            dict(total),
-            dict(answer.faults),
-        )
-        return algorithm.update(state, total, n_units), record
-
-    def _check_answers(self, n_clients: int, index: int) -> None:
-        if n_clients < self.min_clients and self.cohort != "poisson":
-            raise NotEnoughClientsError(
-                f"{n_clients} clients answered in round {index}, min_clients is "
-                f"{self.min_clients}. Nothing of this round was released."
-            )
-
-
-def _child(entropy: Entropy | None, index: int) -> Entropy | None:
-    return None if entropy is None else entropy.child(index)

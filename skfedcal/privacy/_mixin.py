@@ -1,28 +1,22 @@
-"""Estimator side of privacy: read the parameters, build a mechanism."""
+"""Parameters of privacy: of estimators, and of functions that have them too."""
 
 from __future__ import annotations
 
 import warnings
 from numbers import Real
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
 
 from skfedcal._params import FrozenParams, as_number
-from skfedcal._sklearn_compat import (
-    Interval,
-    StrOptions,
-    inside_model_selection,
-)
-from skfedcal.exceptions import PrivacyWarning, SimulatedPrivacyWarning
-from skfedcal.privacy._entropy import Entropy, OSEntropy, SeededEntropy, Stream
+from skfedcal._sklearn_compat import Interval, StrOptions
+from skfedcal.exceptions import SimulatedPrivacyWarning
+from skfedcal.privacy._entropy import Entropy, OSEntropy, SeededEntropy
 from skfedcal.privacy._ledger import PrivacyLedger
-from skfedcal.privacy._mechanisms import SumMechanism
 from skfedcal.privacy._models import (
     CentralDP,
     PrivacyModel,
-    ReleasePlan,
     SecureAggregation,
     check_model,
 )
@@ -106,56 +100,21 @@ class PrivacyMixin:
 
     def _entropy(self, model: PrivacyModel) -> Entropy:
         """Source of noise and sampling; warn if the noise could be repeated."""
-        if self.random_state is None:
-            return OSEntropy()
-        if model.private:
-            warnings.warn(
-                f"random_state={self.random_state!r} makes the noise repeatable: this "
-                "fit is a simulation and guarantees nothing. Use random_state=None for "
-                "a release.",
-                SimulatedPrivacyWarning,
-                stacklevel=4,
-            )
-        if isinstance(self.random_state, (int, np.integer)):
-            return SeededEntropy(int(self.random_state))
-        return SeededEntropy(int(check_random_state(self.random_state).randint(2**31)))
-
-    def _ledger_label(self) -> str:
-        """Name under which the ledger notes what is spent."""
-        return type(self).__name__
-
-    def _build_mechanism(
-        self,
-        model: PrivacyModel,
-        plan: ReleasePlan,
-        entropy: Entropy,
-        *,
-        split: Literal["split", "joint"] = "split",
-    ) -> SumMechanism:
-        if model.private:
-            _warn_about_use(plan.n_units, self.ledger)
-        return model.mechanism(
-            plan,
-            entropy=entropy.child(Stream.NOISE),
-            ledger=self.ledger,
-            split=split,
-            label=self._ledger_label(),
-        )
+        return make_entropy(self.random_state, private=model.private, stacklevel=5)
 
 
-def _warn_about_use(n_units: int, ledger: PrivacyLedger | None) -> None:
-    if n_units < 2:
+def make_entropy(random_state: Any, *, private: bool, stacklevel: int) -> Entropy:
+    """Source of noise and sampling; warn if the noise could be repeated."""
+    if random_state is None:
+        return OSEntropy()
+    if private:
         warnings.warn(
-            "eps is set but there is only one client: its data are hidden as a whole, "
-            "so that only noise is left. Pass client_ids or a list of clients.",
-            PrivacyWarning,
-            stacklevel=5,
+            f"random_state={random_state!r} makes the noise repeatable: this "
+            "fit is a simulation and guarantees nothing. Use random_state=None for "
+            "a release.",
+            SimulatedPrivacyWarning,
+            stacklevel=stacklevel,
         )
-    if ledger is None and inside_model_selection():
-        warnings.warn(
-            "Each candidate and fold of a search on private data spends eps again, and "
-            "nobody adds it up. Pass ledger=PrivacyLedger(...) to count it, or search "
-            "on public data.",
-            PrivacyWarning,
-            stacklevel=5,
-        )
+    if isinstance(random_state, (int, np.integer)):
+        return SeededEntropy(int(random_state))
+    return SeededEntropy(int(check_random_state(random_state).randint(2**31)))

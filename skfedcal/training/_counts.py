@@ -8,9 +8,9 @@ import numpy as np
 
 from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Sums
 from skfedcal.data._dataset import FederatedDataset
+from skfedcal.federation._collect import collect
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._entropy import Entropy
-from skfedcal.privacy._mechanisms import ExactSum
 from skfedcal.training._client import class_counts
 
 
@@ -59,5 +59,5 @@ def ask_counts(
         checkpoint=None,
         resume=False,
     )
-    state, _ = once.run(ClassCounts(), clients, ExactSum(), entropy)
-    return tuple(state.counts.tolist())
+    found = collect(ClassCounts(), clients, runner=once, entropy=entropy)
+    return tuple(found.state.counts.tolist())

@@ -1,6 +1,5 @@
 """A classifier from class statistics, in one round."""
 
-from dataclasses import replace
 from math import sqrt
 from numbers import Integral, Real
 
@@ -12,12 +11,12 @@ from skfedcal._sklearn_compat import (
     Interval,
     StrOptions,
     fit_context,
-    inside_model_selection,
     undone_on_error,
 )
 from skfedcal.algorithms._class_statistics import ClassMoments, scaled_rows
 from skfedcal.data._features import check_features
 from skfedcal.data._partition import as_generator
+from skfedcal.federation._collect import collect
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._mixin import CLIP_RANGE, PrivacyMixin
 from skfedcal.training import _gaussian
@@ -228,20 +227,21 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
         algorithm = self._make_algorithm(model, self.n_features_in_)
         self._check_runner(runner)
         self._given_prior(len(read.classes))  # refused before anything is paid
-        schedule = runner.schedule(algorithm, len(clients))
-        algorithm = replace(algorithm, n_rounds=schedule.n_rounds)
-        entropy = self._entropy(model)
-        plan = runner.release_plan(algorithm, clients, model.unit)
-        mechanism = self._build_mechanism(model, plan, entropy)
-        state, history = runner.run(algorithm, clients, mechanism, entropy)
+        found = collect(
+            algorithm,
+            clients,
+            privacy=model,
+            runner=runner,
+            ledger=self.ledger,
+            entropy=self._entropy(model),
+            label=type(self).__name__,
+            assumptions=read.assumptions,
+        )
         self.classes_ = read.classes
-        self.statistics_ = _gaussian.statistics_of(state)
+        self.statistics_ = _gaussian.statistics_of(found.state)
         self._set_map(self.statistics_, as_generator(self.random_state))
-        self.history_ = history
-        self.n_clients_, self.n_rounds_ = len(clients), len(history)
-        report = mechanism.report()
-        known = (*report.assumptions, *read.assumptions)
-        self.privacy_ = replace(report, assumptions=known)
+        self.history_, self.privacy_ = found.history, found.report
+        self.n_clients_, self.n_rounds_ = found.n_clients, len(found.history)
         return self
 
     def _make_algorithm(self, model, n_features):
@@ -269,11 +269,6 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
         )
 
     def _check_runner(self, runner):
-        if runner.checkpoint is not None and inside_model_selection():
-            raise ValueError(
-                "A runner with a checkpoint cannot be used in a search or a "
-                "cross-validation: every fold would go on with the first one."
-            )
         partial = runner.cohort != "full" or runner.n_rounds is not None
         if self.max_norm is None and partial:
             raise ValueError(

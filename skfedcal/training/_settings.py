@@ -8,7 +8,6 @@ from inspect import signature
 from numbers import Integral
 from typing import Any, Literal
 
-from skfedcal._sklearn_compat import inside_model_selection
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._models import PrivacyModel
 from skfedcal.training._build import auto_cohort
@@ -71,11 +70,6 @@ def make_runner(
 ) -> FederatedRunner:
     """Runner that asks `share` of the clients in a round."""
     runner = FederatedRunner() if runner is None else runner
-    if runner.checkpoint is not None and inside_model_selection():
-        raise ValueError(
-            "A runner with a checkpoint cannot be used in a search or a "
-            "cross-validation: every fold would go on with the first one."
-        )
     size = share if isinstance(share, Integral) else max(round(share * n_clients), 1)
     if size > n_clients:
         raise ValueError(

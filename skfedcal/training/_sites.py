@@ -28,7 +28,6 @@ def read_rows(
     classes = estimator.classes
     labels = None if classes is None else np.sort(classes)
     clients, known = X.read(labels, "logits", rows="features")
-    clients.check_model(model)
     estimator.n_features_in_ = clients.n_columns
     return FeatureClients(clients, known.classes)
 

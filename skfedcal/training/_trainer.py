@@ -11,10 +11,12 @@ from sklearn.utils import column_or_1d
 
 from skfedcal._sklearn_compat import (
     CallbackSupportMixin,
+    RoundCallbacks,
     fit_context,
     undone_on_error,
 )
 from skfedcal.data._features import read_features
+from skfedcal.federation._collect import collect
 from skfedcal.privacy._entropy import Stream, draw_seed
 from skfedcal.privacy._mixin import PrivacyMixin
 from skfedcal.training import _settings
@@ -80,18 +82,18 @@ class BaseTrainer(
                 self.__dict__.pop(name, None)
             entropy = self._entropy(model)
             network, clients = self._network(read.dataset, entropy)
-            root, report = self._run_rounds(model, network, clients, entropy)
-            known = (*report.assumptions, *read.assumptions)
+            known = read.assumptions
             if model.private and self.eval_set is not None:
                 known = (*known, EVAL_PUBLIC)
-            self.privacy_ = replace(report, assumptions=known)
+            made = self._run_rounds(model, network, clients, entropy, known)
+            self.privacy_, callbacks = made
             if self.head is not None:
                 self.head_ = fit_head(self, clients, entropy)
                 self.privacy_ = joint_report(self.privacy_, self.head_.privacy_)
-            root.call_on_fit_task_end(estimator=self)
+            callbacks.end()
             return self
 
-    def _run_rounds(self, model, network, clients, entropy):
+    def _run_rounds(self, model, network, clients, entropy, assumptions):
         """Run the rounds on clients that are validated."""
         runner = _settings.make_runner(
             self.runner, self.clients_per_round, self.sampling, len(clients)
@@ -104,17 +106,26 @@ class BaseTrainer(
         if self.head is not None:
             algorithm = with_head(self, algorithm, model, entropy)
             runner = replace(runner, n_rounds=algorithm.n_rounds)
-        plan = runner.release_plan(algorithm, clients, model.unit)
-        mechanism = self._build_mechanism(model, plan, entropy)
-        root = self._init_callback_context(max_subtasks=runner.n_rounds)
-        root.call_on_fit_task_begin(estimator=self)
-        state, self.history_ = runner.run(
+
+        def show(state, record):
+            # Fifty rounds would otherwise keep fifty models.
+            record.total.clear()
+            self._set_state(network, state)
+
+        callbacks = RoundCallbacks(self, show)
+        found = collect(
             algorithm,
             clients,
-            mechanism,
-            entropy,
-            on_round=self._listener(root, network),
+            privacy=model,
+            runner=runner,
+            ledger=self.ledger,
+            entropy=entropy,
+            label=type(self).__name__,
+            assumptions=assumptions,
+            on_start=callbacks.start,
+            on_round=callbacks.round,
         )
+        state, self.history_ = found.state, found.history
         for record in self.history_:  # those of a resumed run were loaded
             record.total.clear()
         self._set_state(network, state)
@@ -122,7 +133,7 @@ class BaseTrainer(
         if monitor is not None:
             self.scores_ = monitor.scores
         _warn_diverged(state)
-        return root, mechanism.report()
+        return found.report, callbacks
 
     def _network(self, clients, entropy):
         """First parameters, and clients with rows as the module takes them."""
@@ -211,22 +222,6 @@ class BaseTrainer(
             self.target_accuracy,
             self.device,
         )
-
-    def _listener(self, root, network):
-        """Tell callbacks of each round; a true answer stops the run."""
-
-        def on_round(state, record):
-            # Fifty rounds would otherwise keep fifty models.
-            record.total.clear()
-            context = root.subcontext(task_name="round")
-            context.call_on_fit_task_begin(estimator=self)
-            self._set_state(network, state)
-            # No data are handed on: scores on private rows would not be paid for.
-            return context.call_on_fit_task_end(
-                estimator=self, reconstruction_attributes=dict
-            )
-
-        return on_round
 
     def _set_state(self, network, state):
         self.module_ = network.load(state.params.astype(np.float32))

@@ -14,6 +14,7 @@ from skfedcal import (
     ScoreHistogram,
 )
 from skfedcal.exceptions import BudgetExceededError, LogitsWarning, PrivacyWarning
+from skfedcal.federation import InProcess
 from skfedcal.privacy import DistributedDP, LocalDP, SourceDP
 
 pytestmark = pytest.mark.filterwarnings(
@@ -234,21 +235,23 @@ def test_values_of_private_rows_make_no_warning(draw_scores):
             fit(X, labels, input_type="logits", privacy=CentralDP(1.0))
 
 
-def test_a_run_that_broke_is_resumed_with_the_same_rows(draw_scores, tmp_path):
+def test_a_run_that_broke_is_resumed_with_the_same_rows(
+    draw_scores, tmp_path, monkeypatch
+):
     scores, labels = draw_scores(600)
     ids, path = np.arange(600) // 6, tmp_path / "run.json"
     ledger = PrivacyLedger(budget=(1.0, 1e-5))
     common = {"privacy": CentralDP(1.0), "ledger": ledger, "random_state": None}
     setting = {"cohort": "permuted", "cohort_size": 25, "checkpoint": path}
 
-    class Broken(FederatedRunner):
-        def _round(self, *args, **kwargs):
-            if path.exists():
-                raise RuntimeError("down")
-            return super()._round(*args, **kwargs)
+    def down(*_):
+        raise RuntimeError("down")
 
-    with pytest.raises(RuntimeError, match="down"):
-        fit(scores, labels, ids, runner=Broken(**setting), **common)
+    with monkeypatch.context() as patch:
+        patch.setattr(InProcess, "total", down)
+        with pytest.raises(RuntimeError, match="down"):
+            fit(scores, labels, ids, runner=FederatedRunner(**setting), **common)
+    assert path.exists() and ledger.spent() == 1.0
     runner = FederatedRunner(**setting, resume=True)
     hist = fit(scores, labels, ids, runner=runner, **common)
     assert len(hist.history_) == 4 and ledger.spent() == 1.0

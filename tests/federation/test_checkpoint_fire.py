@@ -15,7 +15,7 @@ import pytest
 
 from skfedcal import FederatedRunner, FedTempCalibrator, make_federation
 from skfedcal.exceptions import CheckpointError
-from skfedcal.federation import _checkpoint, _runner
+from skfedcal.federation import _checkpoint, _collect
 from skfedcal.privacy import PrivacyLedger
 
 pytestmark = [
@@ -317,7 +317,7 @@ def test_a_clock_that_goes_back_changes_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(time, "time", clock)
     monkeypatch.setattr(time, "perf_counter", clock)
-    really_keep = _runner.Run.keep
+    really_keep = _collect.Run.keep
 
     def stop_after_two(self, state, record, finished):
         really_keep(self, state, record, finished)
@@ -325,7 +325,7 @@ def test_a_clock_that_goes_back_changes_nothing(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_runner.Run, "keep", stop_after_two)
+        patch.setattr(_collect.Run, "keep", stop_after_two)
         with pytest.raises(KeyboardInterrupt):
             fit(tmp_path)
     first = header_of(tmp_path / "run.npz")

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from unittest import mock
 
-from skfedcal import FederatedDataset, FederatedRunner
-from skfedcal.federation import InProcess, TreeBackend
+from skfedcal import FederatedDataset
+from skfedcal.federation import InProcess, TreeBackend, _collect
 
 
 def algorithm_names():
@@ -137,12 +137,12 @@ def observe(tree=False):
     With `tree`, clients in this process are summed by aggregators of two clients.
     """
     seen = Observed()
-    run, total = FederatedRunner.run, InProcess.total
+    run, total = _collect.run_rounds, InProcess.total
 
-    def noted_run(self, algorithm, clients, *args, **kwargs):
+    def noted_run(runner, algorithm, clients, *args, **kwargs):
         if tree and isinstance(clients, FederatedDataset):
-            self = self.set_params(backend=TreeBackend.over(clients, 2))
-        state, history = run(self, algorithm, clients, *args, **kwargs)
+            runner = runner.set_params(backend=TreeBackend.over(clients, 2))
+        state, history = run(runner, algorithm, clients, *args, **kwargs)
         seen.algorithms.append(algorithm)
         seen.histories.append(history)
         return state, history
@@ -153,7 +153,7 @@ def observe(tree=False):
         return answer
 
     with (
-        mock.patch.object(FederatedRunner, "run", noted_run),
+        mock.patch.object(_collect, "run_rounds", noted_run),
         mock.patch.object(InProcess, "total", noted_total),
     ):
         yield seen

@@ -25,7 +25,7 @@ import numpy as np
 
 from skfedcal import FederatedRunner, FedTempCalibrator, make_federation
 from skfedcal.exceptions import BudgetExceededError
-from skfedcal.federation import _checkpoint, _runner
+from skfedcal.federation import _checkpoint, _collect
 from skfedcal.privacy._events import GaussianEvent
 from skfedcal.privacy._ledger import PrivacyLedger
 
@@ -180,7 +180,7 @@ def slow_drafts() -> None:
 
 def show_kept_rounds(path: Path) -> None:
     """Publish each round once it is kept: its run, number and noisy sums."""
-    really_keep, write = _runner.Run.keep, os.write
+    really_keep, write = _collect.Run.keep, os.write
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def keep(self, state, record, finished):
@@ -189,7 +189,7 @@ def show_kept_rounds(path: Path) -> None:
         line = f"{self.run_id} {record.round} {hashlib.sha256(sums).hexdigest()}\n"
         write(fd, line.encode())
 
-    _runner.Run.keep = keep
+    _collect.Run.keep = keep
 
 
 def start_fit(folder: Path, clients, in_pieces: bool) -> int:
