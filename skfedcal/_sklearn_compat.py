@@ -1,12 +1,10 @@
 """The only file that may import private or version-dependent scikit-learn names."""
 
 import functools
-import sys
 from contextlib import contextmanager, nullcontext
-from types import FrameType
 from typing import ClassVar
 
-from sklearn.base import _fit_context
+from sklearn.base import _fit_context, clone
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metadata_routing import _routing_enabled as routing_enabled
 from sklearn.utils.metaestimators import _safe_split as safe_split
@@ -40,23 +38,21 @@ except ImportError:  # scikit-learn 1.6 - 1.8
 __all__ = [
     "HAS_CALLBACKS",
     "CallbackSupportMixin",
+    "CountsClones",
     "HasMethods",
     "Interval",
     "KnownParams",
     "RoundCallbacks",
     "StrOptions",
     "check_method_params",
+    "copy_to_fit",
     "fit_context",
     "fit_subtask",
-    "inside_model_selection",
     "num_samples",
     "routing_enabled",
     "safe_split",
     "undone_on_error",
 ]
-
-# Modules that fit one estimator several times on the same rows.
-_REPEATED_FITS = ("sklearn.model_selection", "skfedcal.compose._crossfit")
 
 # `_fit_context` validates the parameters and, since 1.9, tears callbacks down.
 fit_context = functools.partial(_fit_context, prefer_skip_nested_validation=False)
@@ -123,14 +119,41 @@ class RoundCallbacks:
         self._root.call_on_fit_task_end(estimator=self._estimator)
 
 
-def inside_model_selection():
-    """Tell whether a search or cross-validation is calling, scikit-learn's or ours."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(_REPEATED_FITS):
-            return True
-        frame = frame.f_back
-    return False
+class CountsClones:
+    """Count the clones of an estimator, and know which of them this one is.
+
+    Searches, cross-validation and ensembles fit one `sklearn.base.clone` for each
+    candidate, fold or member. The numbers are attributes, so that they reach worker
+    processes.
+    """
+
+    # Clones that were made of this estimator.
+    _n_clones = 0
+    # 0: not a clone. A clone of the third clone is at least a third clone.
+    _clone_number = 0
+
+    def __sklearn_clone__(self):
+        copy = super().__sklearn_clone__()  # type: ignore[misc]
+        self._n_clones += 1
+        copy._clone_number = max(self._clone_number, self._n_clones)
+        return copy
+
+
+def copy_to_fit(estimator):
+    """Clone an estimator to fit the clone in its place.
+
+    The clone counts as the original, and what it holds does: see `CountsClones`.
+    """
+    copy = clone(estimator)
+    originals = {"": estimator, **estimator.get_params()}
+    for name, part in {"": copy, **copy.get_params()}.items():
+        original = originals.get(name)
+        if isinstance(original, CountsClones) and part is not original:
+            part._clone_number = original._clone_number
+            original._n_clones -= 1
+            if not original._n_clones:
+                del original._n_clones  # a fit changes no parameter of its estimator
+    return copy
 
 
 @contextmanager

@@ -106,6 +106,7 @@ class BaseCalibrator(
                 label=type(self).__name__,
                 split=self._noise_split(),
                 assumptions=assumptions,
+                clone_number=self._clone_number,
                 on_start=callbacks.start,
                 on_round=callbacks.round,
             )

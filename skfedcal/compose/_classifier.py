@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils import Bunch, get_tags, indexable
@@ -25,6 +25,7 @@ from skfedcal._sklearn_compat import (
     Interval,
     StrOptions,
     check_method_params,
+    copy_to_fit,
     fit_context,
     fit_subtask,
     routing_enabled,
@@ -327,7 +328,7 @@ class FederatedCalibratedClassifier(
 
     def _fit_estimator(self, X, y, client_ids, clients, routed, context):
         """Set `estimator_`; return logits to calibrate on and the rows they are of."""
-        self.estimator_ = estimator = clone(self._estimator())
+        self.estimator_ = estimator = copy_to_fit(self._estimator())
         every_row = slice(None)
         if isinstance(estimator, FrozenEstimator):
             return logits_of(estimator, X), every_row

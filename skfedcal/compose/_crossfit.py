@@ -1,7 +1,7 @@
 """Logits of rows that the classifier was not trained on.
 
-A private calibrator that is fitted from this module warns that it spends its budget
-more than once; see `inside_model_selection`.
+Each fold fits another clone, so that a private calibrator warns that it spends its
+budget more than once.
 """
 
 import numpy as np

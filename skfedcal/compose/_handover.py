@@ -3,8 +3,8 @@
 import warnings
 
 import numpy as np
-from sklearn.base import clone
 
+from skfedcal._sklearn_compat import copy_to_fit
 from skfedcal.calibrators import FedTempCalibrator
 from skfedcal.data._partition import rows_by_client
 from skfedcal.exceptions import PrivacyWarning
@@ -30,7 +30,7 @@ def clone_calibrator(calibrator, *, frozen):
             PrivacyWarning,
             stacklevel=4,
         )
-    return clone(calibrator)
+    return copy_to_fit(calibrator)
 
 
 def name_columns(calibrator, classes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, clone
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import check_cv
 from sklearn.utils import Bunch, get_tags, indexable
@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from skfedcal._sklearn_compat import (
     CallbackSupportMixin,
     HasMethods,
+    copy_to_fit,
     fit_context,
     fit_subtask,
     routing_enabled,
@@ -117,7 +118,7 @@ class LogitTransformer(
         with undone_on_error(self):
             context = self._init_callback_context(max_subtasks=1)
             context.call_on_fit_task_begin(estimator=self)
-            self.estimator_ = clone(self.estimator)
+            self.estimator_ = copy_to_fit(self.estimator)
             if not self._frozen:
                 y = check_target(y)
                 params = self._routed(params).estimator.fit

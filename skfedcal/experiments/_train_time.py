@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from numpy.typing import ArrayLike
-from sklearn.base import clone
 
 from skfedcal import _logits
+from skfedcal._sklearn_compat import copy_to_fit
 from skfedcal.experiments._methods import (
     Method,
     chosen,
@@ -147,7 +147,8 @@ def _calibrated(
         if calibrator is None:
             proba = _logits.softmax(logits)
         else:
-            fitted = clone(calibrator).set_params(classes=clf.classes_).fit(clients)
+            fitted = copy_to_fit(calibrator).set_params(classes=clf.classes_)
+            fitted.fit(clients)
             proba = fitted.predict_proba(logits)
         found.append((name, score(test_y, proba, clf.classes_, seed)))
     return found

@@ -15,7 +15,6 @@ from math import nan
 from typing import TYPE_CHECKING, Any, Literal
 
 from skfedcal._files import held
-from skfedcal._sklearn_compat import inside_model_selection
 from skfedcal.algorithms._base import (
     Arrays,
     FederatedAlgorithm,
@@ -97,6 +96,7 @@ def collect(
     label: str = "collect",
     split: Literal["split", "joint"] = "split",
     assumptions: tuple[str, ...] = (),
+    clone_number: int = 0,
     on_start: Callable[[int], None] | None = None,
     on_round: OnRound | None = None,
 ) -> Collected:
@@ -133,6 +133,11 @@ def collect(
         the same for every number.
     assumptions : tuple of str, default=()
         What has to be true beyond what the mechanism says, for the report.
+    clone_number : int, default=0
+        Which `sklearn.base.clone` of an estimator asks; 0 is none. Searches and
+        cross-validation fit one for each candidate and fold: clones are refused a
+        checkpoint, which all would share, and the second one is warned that no ledger
+        adds up what they spend.
     on_start : callable, default=None
         Called with the number of rounds before anything is paid.
     on_round : callable, default=None
@@ -162,13 +167,19 @@ def collect(
     entropy = OSEntropy() if entropy is None else entropy
     if not isinstance(clients, FederatedDataset):
         clients.check_model(model)
-    _refuse_shared_checkpoint(runner)
+    if clone_number and runner.checkpoint is not None:
+        raise ValueError(
+            "A runner with a checkpoint cannot be used in a search or a "
+            "cross-validation, nor by any other clone of an estimator: every fold "
+            "would go on with the first one. Leave checkpoint out, or fit an estimator "
+            "that is no clone."
+        )
     schedule = runner.schedule(algorithm, len(clients))
     if algorithm.n_rounds != schedule.n_rounds:
         algorithm = replace(algorithm, n_rounds=schedule.n_rounds)  # type: ignore[type-var]
     plan = plan_releases(algorithm, clients, model.unit, schedule)
     if model.private:
-        _warn_about_use(plan.n_units, ledger)
+        _warn_about_use(plan.n_units, ledger, clone_number)
     mechanism = model.mechanism(
         plan,
         entropy=entropy.child(Stream.NOISE),
@@ -382,15 +393,9 @@ class _Rounds:
             )
 
 
-def _refuse_shared_checkpoint(runner: FederatedRunner) -> None:
-    if runner.checkpoint is not None and inside_model_selection():
-        raise ValueError(
-            "A runner with a checkpoint cannot be used in a search or a "
-            "cross-validation: every fold would go on with the first one."
-        )
-
-
-def _warn_about_use(n_units: int, ledger: PrivacyLedger | None) -> None:
+def _warn_about_use(
+    n_units: int, ledger: PrivacyLedger | None, clone_number: int
+) -> None:
     if n_units < 2:
         warnings.warn(
             "eps is set but there is only one client: its data are hidden as a whole, "
@@ -398,11 +403,11 @@ def _warn_about_use(n_units: int, ledger: PrivacyLedger | None) -> None:
             PrivacyWarning,
             stacklevel=5,
         )
-    if ledger is None and inside_model_selection():
+    if ledger is None and clone_number > 1:
         warnings.warn(
             "Each candidate and fold of a search on private data spends eps again, and "
-            "nobody adds it up. Pass ledger=PrivacyLedger(...) to count it, or search "
-            "on public data.",
+            f"nobody adds it up (this is clone number {clone_number} of an estimator). "
+            "Pass ledger=PrivacyLedger(...) to count it, or search on public data.",
             PrivacyWarning,
             stacklevel=5,
         )

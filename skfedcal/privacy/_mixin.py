@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from skfedcal._params import FrozenParams, as_number
-from skfedcal._sklearn_compat import Interval, StrOptions
+from skfedcal._sklearn_compat import CountsClones, Interval, StrOptions
 from skfedcal.exceptions import SimulatedPrivacyWarning
 from skfedcal.privacy._entropy import Entropy, OSEntropy, SeededEntropy
 from skfedcal.privacy._ledger import PrivacyLedger
@@ -25,7 +25,7 @@ from skfedcal.privacy._models import (
 CLIP_RANGE = Interval(Real, 1e-50, 1e50, closed="both")
 
 
-class PrivacyMixin:
+class PrivacyMixin(CountsClones):
     """Adds `eps`, `delta`, `clip`, `privacy`, `ledger` and `random_state`."""
 
     eps: float | None

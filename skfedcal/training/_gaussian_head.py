@@ -236,6 +236,7 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
             entropy=self._entropy(model),
             label=type(self).__name__,
             assumptions=read.assumptions,
+            clone_number=self._clone_number,
         )
         self.classes_ = read.classes
         self.statistics_ = _gaussian.statistics_of(found.state)

@@ -4,8 +4,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from sklearn.base import clone
 
+from skfedcal._sklearn_compat import copy_to_fit
 from skfedcal.privacy._entropy import Stream, draw_seed
 from skfedcal.training._head_rounds import HeadRounds, head_layout
 
@@ -50,7 +50,7 @@ def with_head(trainer, algorithm, model, entropy):
             "FedGaussianHead(method='sample'), or head_every='end'."
         )
     head_layout(algorithm.training.network)
-    head = clone(head)
+    head = copy_to_fit(head)
     head.classes_ = trainer.classes_
     return HeadRounds(
         algorithm, head, int(trainer.head_every), draw_seed(entropy, Stream.HEAD)
@@ -59,7 +59,7 @@ def with_head(trainer, algorithm, model, entropy):
 
 def fit_head(trainer, clients, entropy):
     """Head on the features of all clients under the trained module."""
-    head = clone(trainer.head).set_params(classes=trainer.classes_)
+    head = copy_to_fit(trainer.head).set_params(classes=trainer.classes_)
     if head.ledger is None:
         head.set_params(ledger=trainer.ledger)
     if head.random_state is None and trainer.random_state is not None:

@@ -122,6 +122,7 @@ class BaseTrainer(
             entropy=entropy,
             label=type(self).__name__,
             assumptions=assumptions,
+            clone_number=self._clone_number,
             on_start=callbacks.start,
             on_round=callbacks.round,
         )

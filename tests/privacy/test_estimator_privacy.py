@@ -11,8 +11,13 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from skfedcal import (
     ClasswiseResiduals,
@@ -256,6 +261,73 @@ def test_a_search_without_a_ledger_is_warned_about():
         warnings.filterwarnings("error", message="Each candidate")
         FedTempCalibrator(eps=1.0).fit(X, y, client_ids=ids)
         cross_val_score(FedTempCalibrator(), X, y, cv=2)
+
+
+def fit_counting(message, fit):
+    """Warnings with this message that a call makes."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit()
+    return sum(message in str(w.message) for w in caught)
+
+
+@pytest.mark.filterwarnings("ignore:eps is set but there is only one client")
+def test_repeated_fits_of_clones_are_warned_about_whoever_makes_them():
+    X, y, ids = pooled()
+    again = "spends eps again"
+
+    def fits(n, **params):
+        cal = FedTempCalibrator(eps=1.0, **params)
+        for _ in range(n):
+            clone(cal).fit(CLIENTS)
+
+    # One clone is one payment; the second one is paid again.
+    assert fit_counting(again, lambda: fits(1)) == 0
+    assert fit_counting(again, lambda: fits(3)) == 2
+    assert fit_counting(again, lambda: fits(3, ledger=PrivacyLedger())) == 0
+    folds = CalibratedClassifierCV(FedTempCalibrator(eps=1.0), cv=3, ensemble=True)
+    assert fit_counting(again, lambda: folds.fit(X, y)) == 2
+    cal = FedTempCalibrator(eps=1.0)
+    assert fit_counting(again, lambda: [cal.fit(CLIENTS) for _ in range(2)]) == 0
+    # What a classifier holds is cloned with it, and cloned once more by its fit.
+    frozen = FrozenEstimator(LogisticRegression().fit(X, y))
+    whole = FederatedCalibratedClassifier(frozen, FedTempCalibrator(eps=1.0))
+    params = {"client_ids": ids}
+    for _ in range(2):  # its own clone is not a second one
+        assert fit_counting(again, lambda: whole.fit(X, y, **params)) == 0
+    folds = fit_counting(
+        again, lambda: cross_val_score(whole, X, y, params=params, cv=4)
+    )
+    assert folds == 3
+
+
+def test_clones_are_refused_the_checkpoint_of_their_original(tmp_path):
+    X, y, ids = pooled()
+    path = tmp_path / "run.npz"
+    runner = FederatedRunner(checkpoint=path, resume=True)
+    ledger = PrivacyLedger(tmp_path / "ledger.jsonl")
+    cal = FedTempCalibrator(eps=1.0, runner=runner, ledger=ledger)
+    frozen = FrozenEstimator(LogisticRegression().fit(X, y))
+    whole = FederatedCalibratedClassifier(frozen, cal)
+    grid = GridSearchCV(
+        FedTempCalibrator(eps=1.0), {"runner": [runner]}, cv=2, error_score="raise"
+    )
+    pipe = make_pipeline(FunctionTransformer(), cal)
+    folds = {"cv": 2, "error_score": "raise", "params": {}}
+    for search in (
+        lambda: clone(cal).fit(CLIENTS),
+        lambda: pickle.loads(pickle.dumps(clone(cal))).fit(CLIENTS),
+        lambda: cross_val_score(cal, X, y, **folds),
+        lambda: cross_val_score(cal, X, y, **folds, n_jobs=2),
+        lambda: cross_val_score(pipe, X, y, **folds),
+        lambda: cross_val_score(whole, X, y, **folds),
+        lambda: grid.fit(X, y),
+    ):
+        with pytest.raises(ValueError, match="every fold would go on"):
+            search()
+    assert not path.exists() and len(ledger) == 0
+    whole.fit(X, y, client_ids=ids)  # fits a clone, in place of its calibrator
+    assert path.exists() and len(ledger) == 1
 
 
 @pytest.mark.filterwarnings("ignore:eps is set but there is only one client")

@@ -10,9 +10,9 @@ from typing import Any
 
 import joblib
 import numpy as np
-from sklearn.base import clone
 
 from skfedcal import _logits
+from skfedcal._sklearn_compat import copy_to_fit
 from skfedcal.exceptions import (
     CalibrationWarning,
     NotEnoughClientsError,
@@ -88,7 +88,7 @@ def _result(cell: Cell, rows: Rows) -> dict[str, Any]:
     proba, fitted = base, None
     if cell.estimator is not None:
         owners = None if cell.method == CENTRAL else split.clients
-        fitted = clone(cell.estimator).fit(
+        fitted = copy_to_fit(cell.estimator).fit(
             split.logits, split.labels, client_ids=owners
         )
         proba = fitted.predict_proba(split.test_logits)

@@ -7,10 +7,10 @@ from math import inf, log2
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
 from skfedcal import calibrators
 from skfedcal._params import as_number
+from skfedcal._sklearn_compat import copy_to_fit
 
 # What is called by a name of its own without being a class of its own.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -70,7 +70,7 @@ def named_methods(methods: Any) -> dict[str, Any]:
 def _estimator(entry: Any) -> tuple[str, Any]:
     if hasattr(entry, "get_params") and hasattr(entry, "fit"):
         name = type(entry).__name__.removesuffix("Calibrator")
-        return name, clone(entry)
+        return name, copy_to_fit(entry)
     known = known_methods()
     short = {_short(name): name for name in known}
     word = str(entry)
@@ -133,9 +133,9 @@ def changed(estimator: Any, name: str, value: Any) -> Any:
     """Return a copy with other bins or another clip; None if it has no such thing."""
     params = estimator.get_params(deep=False)
     if name == "clip":
-        return clone(estimator).set_params(clip=value)
+        return copy_to_fit(estimator).set_params(clip=value)
     if "n_bins" in params:
-        return clone(estimator).set_params(n_bins=value)
+        return copy_to_fit(estimator).set_params(n_bins=value)
     if "n_levels" in params:
         levels = log2(value) if value > 0 else 0.5
         if levels != int(levels) or levels < 1:
@@ -143,5 +143,5 @@ def changed(estimator: Any, name: str, value: Any) -> Any:
                 f"vary['bins'] has {value!r}; FedBBQ halves its bins, so pass powers "
                 "of two, such as 128."
             )
-        return clone(estimator).set_params(n_levels=int(levels))
+        return copy_to_fit(estimator).set_params(n_levels=int(levels))
     return None

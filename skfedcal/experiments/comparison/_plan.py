@@ -9,9 +9,8 @@ from math import inf
 from numbers import Integral, Real
 from typing import Any
 
-from sklearn.base import clone
-
 from skfedcal._params import as_number
+from skfedcal._sklearn_compat import copy_to_fit
 from skfedcal._version import __version__
 from skfedcal.experiments.comparison._cells import BASE, CENTRAL, Cell
 from skfedcal.experiments.comparison._check import LARGEST
@@ -119,7 +118,7 @@ class Plan:
         return method, shown
 
     def _configured_oracle(self) -> Any:
-        return clone(self.oracle).set_params(
+        return copy_to_fit(self.oracle).set_params(
             eps=None, classes=range(len(self.rows.classes)), random_state=0
         )
 
@@ -138,7 +137,7 @@ class Plan:
             params["delta"] = self.delta
         if self.class_prior is not None and "class_prior" in estimator.get_params():
             params["class_prior"] = self.class_prior
-        return clone(estimator).set_params(**params)
+        return copy_to_fit(estimator).set_params(**params)
 
     def _cell(
         self,

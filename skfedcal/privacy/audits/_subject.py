@@ -172,9 +172,9 @@ def state_of(fitted: Any) -> Any:
 
 def _refitted(estimator: Any, n_classes: int) -> Callable[..., Any]:
     """Fit a clone with another privacy; no ledger of the user is debited."""
-    from sklearn.base import clone
+    from skfedcal._sklearn_compat import copy_to_fit
 
-    own = clone(estimator)
+    own = copy_to_fit(estimator)
     params = {
         "eps": None,
         "delta": None,
@@ -187,7 +187,7 @@ def _refitted(estimator: Any, n_classes: int) -> Callable[..., Any]:
     own.set_params(**{name: v for name, v in params.items() if name in known})
 
     def fit_once(clients: list[Pair], *, privacy: Any, random_state: Any) -> Any:
-        fitted = clone(own).set_params(privacy=privacy, random_state=random_state)
+        fitted = copy_to_fit(own).set_params(privacy=privacy, random_state=random_state)
         return fitted.fit(clients)
 
     return fit_once
