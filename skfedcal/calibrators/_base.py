@@ -18,9 +18,9 @@ from skfedcal._sklearn_compat import (
 from skfedcal.calibrators._clients import read_clients
 from skfedcal.calibrators._export import ExportMixin
 from skfedcal.calibrators._setting import setting_of
-from skfedcal.data._classes import ClassMap
+from skfedcal.data._classes import ClassMap, assume_labels_public
 from skfedcal.data._scores import INPUT_TYPES, check_scores, to_logits
-from skfedcal.exceptions import CalibrationWarning, PrivacyWarning
+from skfedcal.exceptions import CalibrationWarning
 from skfedcal.federation._collect import collect
 from skfedcal.federation._runner import FederatedRunner
 from skfedcal.privacy._mixin import PrivacyMixin
@@ -89,7 +89,10 @@ class BaseCalibrator(
             clients, classes = read_clients(
                 self, X, y, client_ids, sample_weight, model
             )
-            assumptions = self._label_assumptions(model, classes)
+            numbered = classes.plain and self.n_features_in_ in (1, len(classes))
+            assumptions = ()
+            if model.private and self.classes is None and not numbered:
+                assumptions = assume_labels_public(stacklevel=4)
             runner = self.runner if self.runner is not None else FederatedRunner()
             setting = setting_of(model, clients, runner)
             algorithm = self._make_algorithm(setting)
@@ -202,20 +205,6 @@ class BaseCalibrator(
     def _restore_classes(self, classes, order):
         self._class_map = ClassMap(classes, order)
         self.classes_ = classes
-
-    def _label_assumptions(self, model, classes):
-        """Say so where the set of labels, which y decides, must be public."""
-        given = self.classes is not None
-        numbered = classes.plain and self.n_features_in_ in (1, len(classes))
-        if not model.private or given or numbered:
-            return ()
-        warnings.warn(
-            "The class labels were read from private y; pass `classes` so that only "
-            "public knowledge decides which classes there are.",
-            PrivacyWarning,
-            stacklevel=4,
-        )
-        return ("the set of class labels, read from y, is public",)
 
     def _noise_split(self):
         """How noise is divided over blocks."""

@@ -8,9 +8,12 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from skfedcal.data._arrays import clear_errors, distinct, read_array
-from skfedcal.exceptions import LogitsWarning
+from skfedcal.exceptions import LogitsWarning, PrivacyWarning
 
-__all__ = ["ClassMap", "resolve_classes"]
+# Said in the report of a fit whose classes nobody gave.
+LABELS_PUBLIC = "the set of class labels, read from y, is public"
+
+__all__ = ["ClassMap", "assume_labels_public", "resolve_classes"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,17 @@ class ClassMap:
         return self.classes.dtype.kind in "iu" and bool(
             (self.classes == np.arange(len(self))).all()
         )
+
+
+def assume_labels_public(*, stacklevel):
+    """Warn that private y decides which labels there are; say so for the report."""
+    warnings.warn(
+        "The class labels were read from private y; pass `classes` so that only "
+        "public knowledge decides which classes there are.",
+        PrivacyWarning,
+        stacklevel=stacklevel,
+    )
+    return (LABELS_PUBLIC,)
 
 
 def resolve_classes(y, classes, *, n_columns, names=None, private=False):

@@ -1,6 +1,5 @@
 """Clients of raw features and labels -> `FederatedDataset`; for model training."""
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +9,10 @@ from sklearn.utils.validation import validate_data
 
 from skfedcal._sklearn_compat import num_samples
 from skfedcal.data._arrays import clear_errors, distinct, from_tensor, join, read_array
+from skfedcal.data._classes import assume_labels_public
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.data._parse import as_vector, parse_clients
 from skfedcal.data._validate import _group
-from skfedcal.exceptions import PrivacyWarning
 
 __all__ = ["check_features", "read_features"]
 
@@ -21,9 +20,6 @@ _FLOATS = (np.float64, np.float32)
 
 # Far below the root of the largest float: covariances have squares.
 _LARGEST = 1e140
-
-# Assumption in the report of a fit whose classes were read from y.
-LABELS_PUBLIC = "the set of class labels, read from y, is public"
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,8 @@ def read_features(
     rows, labels, sizes = _pool(raw, estimator)
     rows = check_features(estimator, rows, reset=True, **checks)
     known = _known_classes(labels, classes)
-    assumptions = _label_assumptions(classes, private)
+    assumed = private and classes is None
+    assumptions = assume_labels_public(stacklevel=5) if assumed else ()
     labels = np.searchsorted(known, labels)
     names, order = raw.names, None
     if raw.row_ids is not None:
@@ -176,16 +173,3 @@ def _known_classes(labels, classes):
     if unknown.size:
         raise ValueError(f"y contains labels not in `classes`: {unknown[:5].tolist()}.")
     return known
-
-
-def _label_assumptions(classes, private):
-    """Say so where the set of labels, which y decides, must be public."""
-    if not private or classes is not None:
-        return ()
-    warnings.warn(
-        "The class labels were read from private y; pass `classes` so that only "
-        "public knowledge decides which classes there are.",
-        PrivacyWarning,
-        stacklevel=5,
-    )
-    return (LABELS_PUBLIC,)

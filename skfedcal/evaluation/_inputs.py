@@ -5,7 +5,6 @@ The rows stay in the columns of the user: what they mean is worked out at the si
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from skfedcal.data._classes import ClassMap
+from skfedcal.data._classes import ClassMap, assume_labels_public
 from skfedcal.data._dataset import FederatedDataset
 from skfedcal.data._to_logits import INPUT_TYPES, check_given
 from skfedcal.data._validate import read_dataset
 from skfedcal.evaluation._grid import SPACES
-from skfedcal.exceptions import PrivacyWarning
 from skfedcal.federation._remote import RemoteClients, RemoteDataset
 
 Array = NDArray[Any]
@@ -87,7 +85,9 @@ class Clients:
             classes=self.classes,
             private=self.private,
         )
-        self._warn_labels(reader.n_features_in_, classes)
+        numbered = classes.plain and reader.n_features_in_ in (1, len(classes))
+        if self.private and self.classes is None and not numbered:
+            self.assumptions.extend(assume_labels_public(stacklevel=5))
         # A warning about the values of private rows would be a release of its own.
         check_given(
             clients.rows,
@@ -97,17 +97,6 @@ class Clients:
             stacklevel=6,
         )
         return clients, classes
-
-    def _warn_labels(self, n_columns: int, classes: ClassMap) -> None:
-        numbered = classes.plain and n_columns in (1, len(classes))
-        if self.private and self.classes is None and not numbered:
-            warnings.warn(
-                "The class labels were read from private y; pass `classes` so that "
-                "only public knowledge decides which classes there are.",
-                PrivacyWarning,
-                stacklevel=5,
-            )
-            self.assumptions.append("the set of class labels, read from y, is public")
 
 
 def label_of_columns(classes: ClassMap) -> Array:

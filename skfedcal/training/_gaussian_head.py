@@ -218,18 +218,19 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
         """
         with undone_on_error(self):
             model = self._privacy_model()
-            return self._fit_clients(read_rows(self, X, y, client_ids, model))
+            read = read_rows(self, X, y, client_ids, model)
+            self._collect(model, read)
+            return self
 
-    def _fit_clients(self, read):
-        """Run the rounds on clients that are validated."""
-        model, clients = self._privacy_model(), read.dataset
+    def _collect(self, model, read):
+        """Collect class statistics of clients that are validated."""
         runner = self.runner if self.runner is not None else FederatedRunner()
         algorithm = self._make_algorithm(model, self.n_features_in_)
         self._check_runner(runner)
         self._given_prior(len(read.classes))  # refused before anything is paid
         found = collect(
             algorithm,
-            clients,
+            read.dataset,
             privacy=model,
             runner=runner,
             ledger=self.ledger,
@@ -243,7 +244,6 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
         self._set_map(self.statistics_, as_generator(self.random_state))
         self.history_, self.privacy_ = found.history, found.report
         self.n_clients_, self.n_rounds_ = found.n_clients, len(found.history)
-        return self
 
     def _make_algorithm(self, model, n_features):
         if model.private and self.method != "lda":

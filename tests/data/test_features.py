@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator
 
-from skfedcal.data._features import LABELS_PUBLIC, check_features, read_features
+from skfedcal.data._classes import LABELS_PUBLIC
+from skfedcal.data._features import check_features, read_features
 from skfedcal.exceptions import PrivacyWarning
 
 
