@@ -118,12 +118,16 @@ class Weighing:
         return InProcess(self.clients).total(request, cohort)
 
     def _write(self, codec, name, integers):
-        """Words that can hold the sum over all clients, whatever these send."""
+        """Words that can hold the sum over all clients, whatever these send.
+
+        And in which random words are all in range once in 2**40 at most.
+        """
         code = codec.blocks[name]
         largest = 2**40  # of a count or limb: more than 32 bits when summed
         if code.step is not None:
             largest = (code.spec.clip / code.step) * len(self.clients)
-        words = integers.astype("<i4" if largest < 2**31 - 2**10 else "<i8")
+        free = np.ceil(40 / integers[0].size)
+        words = integers.astype("<i4" if largest * 2**free < 2**31 else "<i8")
         assert (words == integers).all()
         return words.tobytes()
 
