@@ -83,6 +83,9 @@ class SiteRows:
         if scores.dtype not in _FLOATS:
             half = scores.dtype == np.float16
             scores = scores.astype(np.float32 if half else np.float64)
+        # Sums along a row are rounded by the layout: it must not change when a row that
+        # does not fit is left out.
+        scores = np.ascontiguousarray(scores)
         object.__setattr__(self, "scores", scores)
         object.__setattr__(self, "labels", labels)
 
@@ -205,10 +208,13 @@ class Reading:
             "label is not one of the classes": int((~known).sum()),
             f"scores are not {self._asked!r}": int((~usable & known).sum()),
         }
-        if not keep.all():
-            columns = columns[keep]
-            scores, usable = self._usable(own.scores[keep])
-        if not len(columns) or not usable.all():
+        kept = own.scores
+        while not keep.all():
+            kept, columns = kept[keep], columns[keep]
+            # Again, and not once: a row that is judged otherwise now must not take the
+            # others with it.
+            scores, keep = self._usable(kept)
+        if not len(columns):
             return OwnRows(self._empty(name), len(own), found)
         ends = np.array([0, len(columns)])
         clients = FederatedDataset(scores, columns, ends, [name], len(self.classes))

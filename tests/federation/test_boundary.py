@@ -17,6 +17,7 @@ from skfedcal import (
 )
 from skfedcal.algorithms import ScoreCounts, TemperaturePosterior
 from skfedcal.algorithms._class_scores import ClassScoreCounts
+from skfedcal.data._to_logits import _SUM_TOLERANCE
 from skfedcal.federation import (
     InProcessTransport,
     Reading,
@@ -331,6 +332,35 @@ def test_one_unfit_row_changes_nothing_observable_of_a_private_fit(
     assert all(len(own) == 1 for own in records)
     assert len({json.dumps(own[0]["event"]) for own in records}) == 1
     assert not [w for w in recwarn if "sum was made without" in str(w.message)]
+
+
+@pytest.mark.parametrize("input_type", ["proba", "log_proba"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_row_at_the_limit_is_read_alike_beside_an_unfit_row(order, input_type):
+    """Arrays by column were summed otherwise once a row was left out.
+
+    A row just inside the tolerance was then outside of it, and took all rows with it.
+    """
+    rng = np.random.default_rng(3)
+    rows = rng.dirichlet(np.ones(9), size=500)
+    rows *= (1 + _SUM_TOLERANCE) / rows.sum(axis=1, keepdims=True)
+    if input_type == "log_proba":
+        rows = np.log(rows)
+    reading = Reading(tuple(range(9)), input_type)
+
+    def read(scores):
+        labels = np.zeros(len(scores), dtype=int)
+        own = SiteRows(np.asarray(scores, order=order), labels)
+        return reading.read(own, "a").clients
+
+    alone = [read(row[None]) for row in rows]
+    fits = [one.n_rows == 1 for one in alone]
+    assert 0 < sum(fits) < len(rows)
+    together = read(np.vstack([rows, np.full((1, 9), np.nan)]))
+    assert together.n_rows == sum(fits)
+    expected = np.vstack([one.rows for one in alone if one.n_rows])
+    np.testing.assert_array_equal(together.rows, expected)
+    np.testing.assert_array_equal(read(rows[fits]).rows, expected)
 
 
 def test_the_site_is_told_what_others_are_not(caplog):
