@@ -62,8 +62,8 @@ class SitePolicy:
         'PooledFit:VectorMap'; None is all that the site knows.
     classes : tuple of str, default=None
         Labels of the site, as texts: a request must name these and no others. None
-        takes any; a server that leaves one out then learns from the refusal that the
-        site has rows of it.
+        takes any; rows whose label a request does not name then send zeros, and exact
+        sums with and without a label tell how many rows have it.
     noise : {'none', 'central', 'shared', 'own'}, default='none'
         Least noise that must protect the answer. 'none': exact sums. 'central': the
         server says that it adds noise. 'shared': clients add shares of it before the

@@ -50,8 +50,8 @@ class SiteRows:
     labels : ndarray of shape (n,)
         Labels, as they are known to all sites.
     kind : {'scores', 'logits', 'proba', 'features'}, default='scores'
-        What the file calls the scores; a request that reads something else is
-        refused. 'scores' leaves it to the request.
+        What the file calls the scores. Where a request reads something else, all rows
+        send zeros. 'scores' leaves it to the request.
 
     Examples
     --------

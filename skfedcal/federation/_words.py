@@ -66,8 +66,9 @@ class WordPlan:
         """Words of the answer of a client, or of a sum over some.
 
         Integers beyond their bound are set to it: a refusal would show that the answer
-        is a large one. Only rows beyond `n_units` and, with a chance below ``2**-80``
-        in a whole run, shares of noise have larger ones.
+        is a large one. That happens only with more rows than `n_units`, with exact
+        counts beyond ``2**32`` and, with a chance below ``2**-80`` in a whole run, with
+        shares of noise.
         """
         numbers = dict(answer.total)
         n_units = min(answer.n_units, self.n_units)

@@ -85,7 +85,7 @@ class BlockCode:
     def largest(self) -> int:
         """Largest size of an integer that stands for one unit.
 
-        Nothing bounds exact counts; a site refuses to send one beyond this.
+        Nothing bounds exact counts; a site sends this in place of a larger one.
         """
         if self.step is None:
             return EXACT_LIMIT
