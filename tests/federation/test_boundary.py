@@ -122,6 +122,24 @@ def test_reports_must_be_on_the_cells_of_the_block(values, words):
     assert not len(sites[0]._ledger)
 
 
+def test_reports_are_of_clients_with_one_entry():
+    """One report for each row, or of two entries, is paid for as one."""
+
+    def by_row(found):
+        found["unit"] = "example"
+
+    def two_entries(found):
+        found["algorithm"]["clip"] = 2.0
+
+    for change, words in (
+        (by_row, "reports are of whole clients"),
+        (two_entries, "is not a count of one entry"),
+    ):
+        site = site_with(1)
+        assert words in ask(site, LOCAL, change)[0]["refused"]
+        assert not len(site._ledger)
+
+
 def test_an_honest_report_is_answered():
     site = site_with(1)
     reply, words = ask(site, LOCAL)
