@@ -83,6 +83,10 @@ Form = Mapping[str, Field]
 _DTYPES = {"real": "f", "whole": "iu", "flag": "b"}
 
 
+# Most bins or points of a curve that a site computes for.
+MAX_POINTS = 10_000
+
+
 def n_classes_field(n_classes: int) -> Field:
     """Array that repeats the number of classes."""
     return Field((), "whole", n_classes, n_classes)

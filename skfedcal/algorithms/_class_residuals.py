@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from skfedcal.algorithms._base import (
+    MAX_POINTS,
     Array,
     Arrays,
     BlockSpec,
     Form,
     Sums,
+    check_range,
     n_classes_field,
 )
 from skfedcal.algorithms._class_bins import bin_index, softmax64
@@ -102,6 +104,7 @@ class ClassResiduals:
 
     def forms(self, n_classes: int) -> tuple[Form, ...]:
         """List the broadcasts that a site accepts."""
+        check_range("n_bins", self.n_bins, 1, MAX_POINTS)
         return ({"n_classes": n_classes_field(n_classes)},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from skfedcal.algorithms._base import (
+    MAX_POINTS,
     Array,
     Arrays,
     BlockSpec,
     Field,
     Form,
     Sums,
+    check_range,
 )
 from skfedcal.algorithms._temperature_search import bin_gaps
 from skfedcal.algorithms._top_label import confidence, leads
@@ -90,6 +92,7 @@ class EceGrid:
 
     def forms(self, n_classes: int) -> tuple[Form, ...]:
         """List the broadcasts that a site accepts."""
+        check_range("n_bins", self.n_bins, 1, MAX_POINTS)
         return tuple({"temperatures": Field((size,))} for size in (_FIRST, _NEXT))
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:

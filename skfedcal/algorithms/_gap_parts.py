@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from skfedcal.algorithms._base import (
+    MAX_POINTS,
     Array,
     Arrays,
     BlockSpec,
@@ -26,9 +27,6 @@ from skfedcal.algorithms._base import (
 from skfedcal.algorithms._gap_curve import GapCurves
 from skfedcal.algorithms._top_label import confidence, leads
 from skfedcal.data._dataset import FederatedDataset
-
-# Most temperatures that a site computes at.
-MAX_POINTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)

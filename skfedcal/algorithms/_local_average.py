@@ -30,6 +30,8 @@ _CELLS = 1 << 15
 
 # Most local steps that a site makes for one answer.
 MAX_LOCAL_STEPS = 10_000
+# Most products of steps and parameters; half a minute for a thousand rows.
+MAX_WORK = 1e8
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,9 @@ class LocalAverage:
     def forms(self, n_classes: int) -> tuple[Form, ...]:
         """List the broadcasts that a site accepts."""
         check_range("local_iter", self.local_iter, 0, MAX_LOCAL_STEPS)
-        return ({"params": Field((self.family.size(n_classes),))},)
+        size = self.family.size(n_classes)
+        check_range("local_iter * parameters", self.local_iter * size, 0, MAX_WORK)
+        return ({"params": Field((size,))},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         start, filled = broadcast["params"], clients.filled

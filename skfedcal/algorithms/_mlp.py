@@ -32,7 +32,9 @@ MAX_GRADIENT = 10.0
 _CHUNK_PARAMS = 1 << 19
 
 # Most work that a site does for one answer.
-MAX_LAYERS, MAX_UNITS, MAX_EPOCHS, MAX_BATCH = 16, 1 << 16, 1_000, 1 << 20
+MAX_LAYERS, MAX_UNITS, MAX_EPOCHS, MAX_BATCH = 16, 1 << 16, 100, 1 << 20
+# Most products of epochs and parameters; half a minute for a thousand rows.
+MAX_WORK = 2e7
 
 # Public seed of the order in which rows are visited.
 _ORDER_SEED = 20_260
@@ -118,7 +120,9 @@ class MLPAveraging:
         check_range("epochs", self.epochs, 0, MAX_EPOCHS)
         check_range("batch_size", self.batch_size, 1, MAX_BATCH)
         shapes = _network.layer_shapes(n_classes, self.hidden)
-        return ({"params": Field((sum(map(prod, shapes)),))},)
+        size = sum(map(prod, shapes))
+        check_range("epochs * parameters", self.epochs * size, 0, MAX_WORK)
+        return ({"params": Field((size,))},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         params = broadcast["params"]

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from skfedcal.algorithms._base import (
+    MAX_POINTS,
     Array,
     Arrays,
     BlockSpec,
     Field,
     Form,
     Sums,
+    check_range,
 )
 from skfedcal.algorithms._moments import LossDerivatives
 from skfedcal.data._dataset import FederatedDataset
@@ -83,6 +85,7 @@ class TemperatureGrid:
 
     def forms(self, n_classes: int) -> tuple[Form, ...]:
         """List the broadcasts that a site accepts."""
+        check_range("n_points", self.n_points, 1, MAX_POINTS)
         return ({"log_beta": Field((self.n_points,))},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:

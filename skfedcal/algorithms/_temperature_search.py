@@ -13,12 +13,14 @@ from typing import Literal
 import numpy as np
 
 from skfedcal.algorithms._base import (
+    MAX_POINTS,
     Array,
     Arrays,
     BlockSpec,
     Field,
     Form,
     Sums,
+    check_range,
 )
 from skfedcal.algorithms._class_bins import bin_index
 from skfedcal.algorithms._gap_curve import GapCurves
@@ -128,6 +130,7 @@ class TemperatureSearch:
 
     def forms(self, n_classes: int) -> tuple[Form, ...]:
         """List the broadcasts that a site accepts."""
+        check_range("n_bins", self.n_bins, 1, MAX_POINTS)
         return ({"temperature": Field()},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:

@@ -8,6 +8,7 @@ from math import hypot, sqrt
 import numpy as np
 
 from skfedcal.algorithms._base import (
+    MAX_POINTS,
     Array,
     Arrays,
     BlockSpec,
@@ -15,6 +16,7 @@ from skfedcal.algorithms._base import (
     Form,
     Rows,
     Sums,
+    check_range,
 )
 from skfedcal.algorithms._binning import HistogramState
 from skfedcal.algorithms._class_bins import bin_index, softmax64
@@ -70,6 +72,7 @@ class TopBinCounts:
 
     def forms(self, n_classes: int) -> tuple[Form, ...]:
         """List the broadcasts that a site accepts."""
+        check_range("n_bins", self.n_bins, 1, MAX_POINTS)
         return ({},)
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:

@@ -41,6 +41,10 @@ _MAX_NAME, _MAX_ARRAYS = 200, 32
 _MAX_CLASSES, _MAX_CLIENTS = 1 << 20, 1 << 31
 # Noise scales, in lattice steps, whose tables take little time and memory.
 _SCALES = (2.0**-20, 2.0**45)
+# Most numbers of an answer of which every row has its own.
+_MAX_ROW_VALUES = 1 << 20
+# Most rounds of one claim.
+_MAX_ROUNDS = 100_000
 # Beyond this eps a report is the value itself.
 _MAX_REPORT_EPS = 700.0
 
@@ -226,6 +230,9 @@ def _check_numbers(request: Request) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if type(number) is int and not 0 <= number < 2**64:
                 raise SiteRefusalError(f"{field.name}={number} is out of range")
+    n_rounds = getattr(request.claim, "n_rounds", 1)
+    if n_rounds > _MAX_ROUNDS:
+        raise SiteRefusalError(f"a claim of {n_rounds} rounds is out of range")
     randomizer = request.randomizer
     if isinstance(randomizer, (PolyaShares, LaplaceShares)):
         low, high = _SCALES
@@ -256,6 +263,11 @@ def _own_spec(
             f"the algorithm does not fit the request: {error}"
         ) from error
     n_values = sum(prod(block.shape) for block in spec.values())
+    if request.unit == "example" and n_values > _MAX_ROW_VALUES:
+        raise SiteRefusalError(
+            f"{n_values} numbers for each row are too many; at most "
+            f"{_MAX_ROW_VALUES} are computed"
+        )
     if n_values > policy.max_values:
         raise SiteRefusalError(
             f"its policy (max_values) allows {policy.max_values} numbers, the "

@@ -13,9 +13,11 @@ from skfedcal import (
     FederatedDataset,
     FederatedRunner,
     FedTempCalibrator,
+    algorithms,
     make_federation,
 )
 from skfedcal.algorithms import ScoreCounts, TemperaturePosterior
+from skfedcal.algorithms._base import broadcast_forms
 from skfedcal.algorithms._class_scores import ClassScoreCounts
 from skfedcal.data._to_logits import _SUM_TOLERANCE
 from skfedcal.federation import (
@@ -444,6 +446,16 @@ BOMBS = {
     "scale": lambda found: found["randomizer"]["scales"].update(level_7=1e300),
     "small scale": lambda found: found["randomizer"]["scales"].update(level_7=1e-300),
     "classes": lambda found: found["reading"].update(classes=list(range(90_000))),
+    "claim": lambda found: found.update(
+        claim={
+            "kind": "sampled_gaussian",
+            "noise_multiplier": 1e3,
+            "sampling_rate": 1e-4,
+            "n_rounds": 10**9,
+            "eps_slack": 0.0,
+            "delta_slack": 0.0,
+        }
+    ),
     "run": lambda found: found.update(run="x" * 10**5),
     "examples": lambda found: found["algorithm"].update(max_examples=-(10**9)),
     "network": lambda found: found.update(
@@ -451,6 +463,37 @@ BOMBS = {
             "class": "MLPAveraging",
             "hidden": [10**6] * 1000,
             "epochs": 10**9,
+            "batch_size": 1,
+            "learning_rate": 0.1,
+            "order_preserving": True,
+            "clip": 1.0,
+            "seed": 0,
+            "n_rounds": 1,
+        }
+    ),
+    "grid": lambda found: found.update(
+        algorithm={
+            "class": "TemperatureGrid",
+            "n_points": 10**6,
+            "clip": None,
+            "n_rounds": 1,
+        }
+    ),
+    "bins": lambda found: found.update(
+        algorithm={
+            "class": "TopBinCounts",
+            "n_bins": 400_000,
+            "max_examples": 1,
+            "clip": 1.0,
+            "weighted": False,
+            "n_rounds": 1,
+        }
+    ),
+    "epochs": lambda found: found.update(
+        algorithm={
+            "class": "MLPAveraging",
+            "hidden": [1000, 1000],
+            "epochs": 100,
             "batch_size": 1,
             "learning_rate": 0.1,
             "order_preserving": True,
@@ -471,6 +514,35 @@ BOMBS = {
         }
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [
+        (algorithms.TemperatureGrid(n_points=10_001), "n_points"),
+        (algorithms.ClassHistograms(n_bins=10_001), "n_bins"),
+        (algorithms.TopBinCounts(n_bins=10_001), "n_bins"),
+        (algorithms.ClassResiduals(n_bins=10_001), "n_bins"),
+        (algorithms.EceGrid(-1.0, 1.0, n_bins=10_001), "n_bins"),
+        (algorithms.TemperatureSearch(-1.0, 1.0, n_bins=10_001), "n_bins"),
+        (algorithms.GapParts(-1.0, 1.0, n_points=10_001), "n_points"),
+        (algorithms.LocalAverage(algorithms.VectorMap(), local_iter=10_001), "local"),
+        (algorithms.LocalAverage(algorithms.MatrixMap(), local_iter=5_000), "local"),
+        (algorithms.MLPAveraging(epochs=101), "epochs"),
+        (algorithms.MLPAveraging(hidden=(1,) * 17), "hidden"),
+        (algorithms.MLPAveraging(hidden=(0,)), "hidden"),
+        (algorithms.MLPAveraging(batch_size=0), "batch_size"),
+        (algorithms.MLPAveraging(hidden=(2000, 2000), epochs=10), "epochs"),
+        (ScoreCounts(levels=(63,)), "levels"),
+        (ScoreCounts(levels=(2, 2)), "levels"),
+        (ScoreCounts(levels=()), "levels"),
+    ],
+    ids=repr,
+)
+def test_work_is_limited_by_the_algorithm_itself(algorithm, name):
+    n_classes = 2 if isinstance(algorithm, ScoreCounts) else 200
+    with pytest.raises(ValueError, match=name):
+        broadcast_forms(algorithm, n_classes)
 
 
 @pytest.mark.parametrize("name", BOMBS)
