@@ -16,7 +16,7 @@ import pytest
 from skfedcal import FedTempCalibrator, make_federation
 from skfedcal.exceptions import BudgetExceededError, LedgerCorruptedError
 from skfedcal.federation import InProcess
-from skfedcal.privacy import GaussianEvent, PrivacyLedger, compose_epsilon
+from skfedcal.privacy import GaussianEvent, PrivacyLedger
 from skfedcal.privacy._site_ledger import SiteLedger
 
 DELTA = 1e-5
@@ -41,7 +41,11 @@ def open_folder():
 
 
 def budget_for(n_debits):
-    return compose_epsilon([EVENT] * n_debits, DELTA), DELTA
+    """Budget that so many debits use up."""
+    ledger = PrivacyLedger()
+    for _ in range(n_debits):
+        ledger.debit(EVENT, label="planned")
+    return ledger.spent(DELTA), DELTA
 
 
 def fill(path, n, **kwargs):
@@ -311,11 +315,12 @@ def test_the_head_of_an_empty_ledger_is_in_every_ledger(path):
 
 
 def test_a_clock_that_goes_back_changes_neither_order_nor_sums(path, monkeypatch):
+    budget = budget_for(6)
     times = iter([1e9, 5e8, -3.0, 0.0, 2.5e9, 1e-300])
     monkeypatch.setattr(time, "time", lambda: next(times))
-    ledger = fill(path, 6, budget=budget_for(6))
+    ledger = fill(path, 6, budget=budget)
     monkeypatch.undo()
-    again = PrivacyLedger(path, budget=budget_for(6))
+    again = PrivacyLedger(path, budget=budget)
     records = again.records()
     assert [r["t"] for r in records] == [1e9, 5e8, -3.0, 0.0, 2.5e9, 1e-300]
     assert [r["label"] for r in records] == [f"round {i}" for i in range(6)]
