@@ -19,13 +19,20 @@ from skfedcal.cli._console import Console
 from skfedcal.cli._methods import METHODS
 
 DESCRIPTION = """\
-Attack the privacy of a calibrator and print what was found.
+Attack the privacy of a calibrator, or of a site, and print what was found.
 
-Whole fits are run with and without a worst-case client among a few ordinary ones; no
-data are needed. What clients send is checked in integers, the noise for its size, its
-shape, its lattice and its freshness, and a distinguisher that knows everything but the
-noise is compared with the claimed trade-off curve. A pass means that this attack found
-nothing. The exit status of a failed audit is 2.
+Calibrator (--method): whole fits are run with and without a worst-case client among a
+few ordinary ones; no data are needed. What clients send is checked in integers, the
+noise for its size, its shape, its lattice and its freshness, and a distinguisher that
+knows everything but the noise is compared with the claimed trade-off curve. A pass
+means that this attack found nothing.
+
+Site (--site): a scripted dishonest server asks copies of the site everything that it
+can think of, in this process. The rows are those of the site, the ledger is a copy: the
+file of the ledger is not changed. The table says what was tried, what was learnt and
+what the site was charged for it. Time is not measured.
+
+The exit status of a failed audit is 2.
 """
 
 EXAMPLES = """\
@@ -33,15 +40,20 @@ examples:
   skfedcal audit --method temp --eps 1
   skfedcal audit --method bin --eps 1 --runs 3000
   skfedcal audit --method topbin --eps 0.5 --unit example --json
+  skfedcal audit --site site.toml
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``skfedcal audit``."""
     parser.add_argument(
+        "--site",
+        metavar="FILE",
+        help="audit a site against a dishonest server, from its configuration",
+    )
+    parser.add_argument(
         "--method",
         choices=METHODS,
-        default="temp",
         metavar="NAME",
         help=f"{', '.join(METHODS)} (default: temp)",
     )
@@ -90,7 +102,11 @@ def run(args: argparse.Namespace, console: Console) -> None:
         raise UsageError(
             f"--runs {args.runs} is too few for a conclusion; pass at least 20."
         )
-    name = METHODS[args.method].estimator
+    if args.site is not None:
+        _run_site(args, console)
+        return
+    method = args.method or "temp"
+    name = METHODS[method].estimator
     model = CentralDP(args.eps, delta=args.delta, unit=args.unit)
     console.progress(f"auditing {name}: {2 * args.runs} fits")
     result = audit_estimator(
@@ -99,11 +115,24 @@ def run(args: argparse.Namespace, console: Console) -> None:
         alpha=args.alpha,
         random_state=args.seed,
     )
-    data = {"method": args.method, **result.to_dict()}
+    data = {"method": method, **result.to_dict()}
     console.result(_text(name, result), data)
     if not result.passed:
         failed = ", ".join(check.name for check in result.failures)
         raise ValueError(f"{name} does not keep eps={args.eps:g}: {failed}.")
+
+
+def _run_site(args: argparse.Namespace, console: Console) -> None:
+    from skfedcal.cli._site_audit import audit_site_file
+
+    given = [
+        f"--{name}"
+        for name in ("method", "delta", "seed")
+        if getattr(args, name) is not None
+    ]
+    if given:
+        raise UsageError(f"{given[0]} is not used with --site: leave it out.")
+    audit_site_file(args.site, args.runs, min(args.alpha, 1e-6), console)
 
 
 def _text(name: str, result: Any) -> str:
@@ -123,7 +152,7 @@ def _text(name: str, result: Any) -> str:
 
 AUDIT = Command(
     name="audit",
-    summary="attack the privacy of a method and print a certificate",
+    summary="attack the privacy of a method, or of a site, and print a certificate",
     description=DESCRIPTION,
     examples=EXAMPLES,
     add_options=add_options,
