@@ -13,11 +13,16 @@ if TYPE_CHECKING:
     from skfedcal.cli._console import Console
     from skfedcal.federation._dishonest_server import Finding, Target
 
-# Widths of the columns that hold sentences.
-_WIDTHS = (26, 40, 38)
+# Widths of the columns that hold sentences, and of those that hold numbers.
+_WIDTHS = (26, 40, 29)
+_NUMBERS = (8, 8, 11)
+_CHARGED = (
+    "each request goes to a fresh copy of the site and of its ledger, the requests "
+    "of a search to one copy; the column is the most that one copy was charged"
+)
 
 
-def audit_site_file(path: str, n_samples: int, alpha: float, console: Console) -> None:
+def audit_site_file(path: str, thorough: bool, console: Console) -> None:
     """Attack the site of a configuration file and print what was learnt.
 
     Raises
@@ -25,27 +30,17 @@ def audit_site_file(path: str, n_samples: int, alpha: float, console: Console) -
     ValueError
         If something was learnt.
     """
-    import logging
-
     from skfedcal.federation._dishonest_server import (
         Target,
-        all_attacks,
+        attacked,
         site_from_file,
     )
 
-    # The site logs each refusal, and there will be thousands.
-    log = logging.getLogger("skfedcal.site")
-    level = log.level
-    log.setLevel(logging.CRITICAL + 1)
-    try:
-        console.progress(f"reading {path}")
-        target = Target.of(site_from_file(path), n_samples=n_samples, alpha=alpha)
-        findings = []
-        for attack in all_attacks():
-            console.progress(attack.name)
-            findings.append(attack.run(target))
-    finally:
-        log.setLevel(level)
+    console.progress(f"reading {path}")
+    target = Target.of(
+        site_from_file(path), n_samples=4000 if thorough else 400, thorough=thorough
+    )
+    findings = attacked(target, progress=console.progress)
     learnt = [finding for finding in findings if finding.learnt]
     data = {
         "site": target.copies.name,
@@ -79,6 +74,7 @@ def _text(target: Target, findings: Sequence[Finding]) -> str:
             f"{len(target.entries)} kinds that an honest server can send; of these "
             f"{len(target.plain)} are answered plain, {len(target.masked)} masked",
         ),
+        ("eps charged", _CHARGED),
         ("verdict", f"FAILED: {failed} attacks succeeded" if failed else "PASSED"),
     ]
     if not target.plain and not target.masked:
@@ -95,9 +91,10 @@ def findings_table(findings: Sequence[Finding]) -> str:
         "what a dishonest server tried",
         "outcome",
         "messages",
+        "answered",
         "eps charged",
     )
-    lines = [_line(header), _line(tuple("-" * w for w in (*_WIDTHS, 8, 11)))]
+    lines = [_line(header), _line(tuple("-" * w for w in (*_WIDTHS, *_NUMBERS)))]
     for finding in findings:
         lines += _wrapped(finding)
     return "\n".join(lines)
@@ -114,7 +111,7 @@ def _wrapped(finding: Finding) -> list[str]:
         )
     ]
     eps = "no ledger" if math.isnan(finding.eps) else f"{finding.eps:.3g}"
-    numbers = [[str(finding.messages)], [eps]]
+    numbers = [[str(finding.messages)], [str(finding.answered)], [eps]]
     height = max(map(len, cells))
     columns: list[Any] = [
         part + [""] * (height - len(part)) for part in (*cells, *numbers)
@@ -124,4 +121,5 @@ def _wrapped(finding: Finding) -> list[str]:
 
 def _line(cells: Sequence[str]) -> str:
     left = [cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=False)]
-    return "  ".join([*left, cells[3].rjust(8), cells[4].rjust(11)]).rstrip()
+    right = [cell.rjust(width) for cell, width in zip(cells[3:], _NUMBERS, strict=True)]
+    return "  ".join([*left, *right]).rstrip()

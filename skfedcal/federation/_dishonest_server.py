@@ -15,10 +15,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import logging
 import math
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -86,7 +88,9 @@ def observe(
 ) -> tuple[Observation, Message, Mapping[str, Any]]:
     """Send one message; give what is observable, and the reply itself."""
     before = _n_entries(site)
-    error, reply, words = "", {}, {}
+    error = ""
+    reply: Message = {}
+    words: Mapping[str, Any] = {}
     try:
         reply, words = site.handle(kind, message, arrays)
     except Exception as raised:
@@ -185,12 +189,20 @@ class SiteCopies:
         ledger = self._ledger()
         return math.inf if ledger is None else ledger.remaining()
 
-    def site(self, rows: SiteRows | None = None, *, budget: bool = True) -> Site:
+    def site(
+        self,
+        rows: SiteRows | Callable[[], SiteRows] | None = None,
+        *,
+        budget: bool = True,
+        ledger: Any = None,
+    ) -> Site:
         """A fresh copy, with these rows in place of its own.
 
-        Without its budget it has an empty ledger.
+        Without its budget it has an empty ledger; else a copy of the site's, or the
+        one that is passed.
         """
-        ledger = self._ledger()
+        if ledger is None:
+            ledger = self._ledger()
         if ledger is not None and not budget:
             ledger = SiteLedger()
         return self._made(self.name, self.rows if rows is None else rows, ledger)
@@ -207,7 +219,7 @@ class SiteCopies:
         order = os.urandom(32)
         return plan_masks(run, 0, self.n_clients, order, max_colluders=colluders)
 
-    def _made(self, name: str, rows: SiteRows, ledger: SiteLedger | None) -> Site:
+    def _made(self, name: str, rows: Any, ledger: SiteLedger | None) -> Site:
         signed = {"site_key": self._keys[name], "roster": self._roster}
         return Site(
             name,
@@ -762,8 +774,9 @@ class Finding:
     messages, answered : int
         Messages sent, and messages that the site answered.
     eps : float
-        Eps that the ledger of the site was debited for the messages by which something
-        was learnt, or for all messages if nothing was; NaN without a ledger.
+        Eps that one copy of the ledger was debited. Each request goes to a fresh copy
+        (a search to one copy for all its requests): this is the largest charge, or the
+        charge for what was learnt if something was; NaN without a ledger.
     examples : list of str
         Requests by which it was learnt.
     """
@@ -802,12 +815,18 @@ class Target:
     plain: list[Entry]
     masked: list[Entry]
     worlds: list[World]
-    n_samples: int = 1500
+    n_samples: int = 400
     alpha: float = 1e-6
+    thorough: bool = False
 
     @classmethod
     def of(cls, site: Site, **options: Any) -> Target:
         """Look which requests of the catalogue the site answers at all."""
+        with _quiet():
+            return cls._of(site, **options)
+
+    @classmethod
+    def _of(cls, site: Site, **options: Any) -> Target:
         copies = SiteCopies(site)
         schema = site_schema(copies.rows, copies.policy)
         policy = copies.policy
@@ -883,12 +902,13 @@ class TwoWorlds:
 
     def __init__(self, name: str, tried: str, bend: Bend, secure: bool = False) -> None:
         self.name, self.tried, self.bend, self.secure = name, tried, bend, secure
+        self._n_compared = 0
 
     def run(self, target: Target) -> Finding:
         """Ask both worlds everything."""
         found = Finding(self.name, self.tried)
         questions: dict[str, str] = {}
-        spent, by_leak = 0.0, 0.0
+        most, by_leak = 0.0, 0.0
         for entry in self._entries(target):
             for letter in self.bend(letter_of(entry)):
                 if self.secure and self._refused_at_keys(target, letter):
@@ -898,16 +918,16 @@ class TwoWorlds:
                 eps = 0.0 if math.isnan(eps) else eps
                 found.messages += len(own)
                 found.answered += not any(look.refused for look in own)
-                spent += eps
+                most = max(most, eps)
                 for question in differ:
                     if question not in questions:
                         questions[question] = letter.what
-                        by_leak += eps
+                        by_leak = max(by_leak, eps)
         found.bits = float(len(questions))
         found.learnt = "; ".join(questions)
         found.examples = [f"{q}: {what}" for q, what in questions.items()]
         if target.copies.has_ledger:
-            found.eps = by_leak if questions else spent
+            found.eps = by_leak if questions else most
         return found
 
     def _entries(self, target: Target) -> list[Entry]:
@@ -916,7 +936,12 @@ class TwoWorlds:
             return target.entries
         chosen: dict[tuple[Any, ...], Entry] = {}
         for entry in target.masked if self.secure else target.plain:
-            key = (entry.algorithm, entry.model, entry.unit, entry.request.round_index)
+            key: tuple[Any, ...] = (
+                entry.algorithm,
+                entry.model,
+                entry.unit,
+                entry.request.round_index,
+            )
             if self.secure and self.bend not in _ALWAYS:
                 # Rows are read by the same code as for plain answers.
                 key = (entry.model, entry.unit)
@@ -938,14 +963,23 @@ class TwoWorlds:
             own, stages = ask_masked(target.copies, site, letter, _shapes(entry))
         else:
             own = [ask_plain(site, letter)[0]]
+        self._n_compared += 1
         differ = []
-        for world in target.worlds:
+        for i, world in enumerate(target.worlds):
             other = target.copies.site(world.rows)
-            if self.secure:
-                seen = ask_again(other, stages)
+            if not self.secure:
+                same = ask_plain(other, letter)[0] == own[0]
             else:
-                seen = [ask_plain(other, letter)[0]]
-            if seen != own:
+                # Rows are read in the stage 'masked'. That the other stages do not
+                # read them is tried with the worlds in turn.
+                turn = self._n_compared % len(target.worlds) == i
+                chosen = [
+                    k for k, stage in enumerate(stages)
+                    if target.thorough or turn or stage.kind == "masked"
+                ]  # fmt: skip
+                seen = ask_again(other, [stages[k] for k in chosen])
+                same = seen == [own[k] for k in chosen]
+            if not same:
                 differ.append(world.question)
         return own, target.charged(site), differ
 
@@ -961,24 +995,28 @@ class _Asker:
         self.site = target.copies.site()
         self.n_messages = 0
         self.n_asked = 0
-        self.eps = 0.0
+        self.n_answered = 0
 
     def refusal(self, letter: Letter) -> str:
         """Text of the refusal of a request; empty if it is answered."""
         self.n_asked += 1
+        text = self._refusal(letter)
+        self.n_answered += not text
+        return text
+
+    def _refusal(self, letter: Letter) -> str:
         if not self.secure:
             self.n_messages += 1
             return ask_plain(self.site, letter, run=f"audit {self.n_asked}")[0].refused
-        # A fresh copy for each round: the order of rounds is not what is attacked.
-        site = self.target.copies.site()
+        # A fresh state for each round: the order of rounds is not what is attacked.
+        site = self.target.copies.site(ledger=self.site._ledger)
         seen, _ = ask_masked(self.target.copies, site, letter, _shapes(self.entry))
         self.n_messages += len(seen)
-        self.eps += self.target.charged(site)
         return next((look.refused for look in seen if look.refused), "")
 
     def spent(self) -> float:
         """Eps that was charged in all."""
-        return self.eps if self.secure else self.target.charged(self.site)
+        return self.target.charged(self.site)
 
 
 def _cheap(letter: Letter) -> Letter:
@@ -1020,7 +1058,7 @@ class OracleDomain:
 
     def _search(self, target: Target, entry: Entry, found: Finding) -> None:
         letter = _cheap(letter_of(entry))
-        algorithm = entry.request.algorithm
+        algorithm: Any = entry.request.algorithm
         if len(getattr(algorithm, "levels", ())) == 1:
             letter = _deepened(letter, self.bits)
             levels = (self.bits,)
@@ -1051,6 +1089,7 @@ class OracleDomain:
             right += low == _true_cell(asked, entry, target)
             informative += len(texts) > 1
         found.messages += asker.n_messages
+        found.answered += asker.n_answered
         # Always the same reply tells nothing, wherever the search ends.
         if right == len(salts) and informative:
             found.bits += len(salts) * math.log2(size)
@@ -1152,6 +1191,7 @@ class LabelsOfRows:
             right += bool((labels[kept] == said).all())
             told.add(said)
         found.messages += asker.n_messages
+        found.answered += asker.n_answered
         if right == self.n_rows and len(told) > 1:
             found.learnt = f"labels of {right} of {self.n_rows} chosen rows"
             found.bits = right * math.log2(len(classes))
@@ -1162,10 +1202,10 @@ class LabelsOfRows:
 class RowCount:
     """The number of rows, by a number of units that is too small for them."""
 
-    name = "row count by n_units"
+    name = "row count"
     tried = (
         "announce ever smaller numbers of rows of all sites, and read from the refusal "
-        "whether this site alone has more"
+        "whether this site alone has more; look for the number beside the answer"
     )
 
     def __init__(self, secure: bool = False) -> None:
@@ -1178,6 +1218,8 @@ class RowCount:
         for entry in target.masked if self.secure else target.plain:
             if entry.unit != "example":
                 continue
+            if not self.secure and self._sent(target, entry, found):
+                break
             asker = _Asker(target, entry, self.secure)
             letter = _cheap(letter_of(entry))
             low, high, texts = 1, 1 << 16, set()
@@ -1190,6 +1232,7 @@ class RowCount:
                 else:
                     high = middle
             found.messages += asker.n_messages
+            found.answered += asker.n_answered
             if len(texts) > 1 and low == len(target.copies.rows):
                 found.learnt = f"the number of rows: {low}"
                 found.bits = 16.0
@@ -1199,6 +1242,22 @@ class RowCount:
         if not target.copies.has_ledger:
             found.eps = math.nan
         return found
+
+    def _sent(self, target: Target, entry: Entry, found: Finding) -> bool:
+        """Whether a plain answer has the number of rows beside its blocks."""
+        site = target.copies.site()
+        seen, words = ask_plain(site, letter_of(entry))
+        found.messages += 1
+        found.answered += not seen.refused
+        beside = [v for n, v in words.items() if n not in entry.request.codec.blocks]
+        n_rows = len(target.copies.rows)
+        if not any(value.size == 1 and value.item() == n_rows for value in beside):
+            return False
+        found.learnt = f"the number of rows: {n_rows}, beside the answer"
+        found.bits = 16.0
+        found.eps = target.charged(site)
+        found.examples.append(entry.name)
+        return True
 
 
 # -------------------------------------------------- content with noise: distinguishing
@@ -1316,7 +1375,7 @@ class MeasuredEps:
         """Bound and charge of the worst of some pairs of worlds."""
         worst: tuple[float, float] | None = None
         empty = _no_rows(target.schema)
-        few, many = max(60, target.n_samples // 20), target.n_samples
+        few, many = max(40, target.n_samples // 20), target.n_samples
         for rows in _canaries(target.schema):
             pair = []
             for n in (few, many):
@@ -1325,6 +1384,8 @@ class MeasuredEps:
                 if any(s is None for s in samples):
                     return worst
                 (first, charged), (second, _) = samples  # type: ignore[misc]
+                if not found.learnt and not math.isnan(charged):
+                    found.eps = max(found.eps, charged)
                 if math.isnan(charged):
                     charged = 1.0 if "eps=0.1" not in letter.what else 0.1
                 # A look with few samples decides whether the many are worth their time.
@@ -1379,16 +1440,19 @@ def _no_rows(schema: Schema) -> SiteRows:
 
 
 def _canaries(schema: Schema) -> Iterator[SiteRows]:
-    """One extreme row: each class, with a very low and a very high score."""
+    """One extreme row of the first and last class: all scores low, or one high."""
     kind: Any = schema.kind
-    sizes = (0.0, 1.0) if schema.kind == "proba" else (-30.0, 30.0)
+    width = schema.n_columns
+    low, high = (0.0, 1.0) if schema.kind == "proba" else (-30.0, 30.0)
+    rows = np.full((3, width), low)
+    rows[1, 0] = rows[2, -1] = high
+    if width == 1:
+        rows = rows[:2]
+    elif schema.kind == "proba":
+        rows[0] = 1 / width
     for label in (schema.classes[0], schema.classes[-1]):
-        for size in sizes:
-            row = np.full((1, schema.n_columns), sizes[0])
-            row[0, -1] = size
-            if schema.kind == "proba" and schema.n_columns > 1:
-                row[0, 0] = 1 - size
-            yield SiteRows(row, np.array([label]), kind)
+        for row in rows:
+            yield SiteRows(row[None], np.array([label]), kind)
 
 
 # ------------------------------------------------------------ answers without a debit
@@ -1415,10 +1479,9 @@ class UnpaidAnswers:
             if entry.model == "exact" or not target.copies.has_ledger:
                 continue
             leaks += self._replays(target, entry, letter, found)
-        central = [e for e in target.plain if e.model == "central"]
-        leaks += self._second_questions(target, central, False, found)
-        central = [e for e in target.masked if e.model == "central"]
-        leaks += self._second_questions(target, central, True, found)
+        for secure, entries in ((False, target.plain), (True, target.masked)):
+            central = [e for e in entries if e.model == "central"]
+            leaks += self._second_questions(target, central, secure, found)
         if leaks:
             found.learnt = "; ".join(dict.fromkeys(text for text, _ in leaks))
             found.bits = float(len(leaks))
@@ -1443,40 +1506,242 @@ class UnpaidAnswers:
             out.append(("an older round", letter.what))
         if entry.model in ("own", "reports") and not other.refused and not other.ledger:
             out.append(("a second answer with own noise, not charged", letter.what))
-        found.eps += target.charged(site)
+        found.eps = max(found.eps, target.charged(site))
         return out
 
     def _second_questions(
         self, target: Target, entries: list[Entry], secure: bool, found: Finding
     ) -> list[tuple[str, str]]:
-        """A claim is for one run of one algorithm: a second one is another release."""
-        if not target.copies.has_ledger or len(entries) < 2:
+        """A claim is for one run of one algorithm: anything else is another release."""
+        if not target.copies.has_ledger:
             return []
+        chosen: dict[tuple[str, str], Entry] = {}
+        for entry in entries:
+            chosen.setdefault((entry.algorithm, entry.unit), entry)
         out = []
-        first = entries[0]
-        for second in entries[1:]:
-            if second.unit != first.unit:
-                continue
-            site, debits = target.copies.site(), []
-            for i, entry in enumerate((first, second)):
-                letter = letter_of(entry).changed("", ("run",), "one run")
+        for entry in chosen.values():
+            first = letter_of(entry).changed("", ("run",), "one run")
+            claim = first.content["claim"]
+            for name, value in claim.items():
+                if name in ("eps", "mu"):
+                    small = with_value(claim, (name,), value * 1e-3)
+                    cheap = first.changed("a small claim", ("claim",), small)
+                    out += self._paid_once(
+                        target, entry, cheap, entry, first, secure, found,
+                        "a larger claim in a run that is paid for",
+                    )  # fmt: skip
+            for other in chosen.values():
+                if other.algorithm == entry.algorithm or other.unit != entry.unit:
+                    continue
+                second = letter_of(other).changed("", ("run",), "one run")
                 # The claim of the first run, word for word.
-                claim = letter_of(first).content["claim"]
-                letter = letter.changed("", ("claim",), claim)
-                if secure:
-                    site.state = {}
-                    seen, _ = ask_masked(target.copies, site, letter, _shapes(entry))
-                else:
-                    seen = [ask_plain(site, letter, f"run {i}")[0]]
-                found.messages += len(seen)
-                if any(look.refused for look in seen):
-                    break
-                debits.append(sum(len(look.ledger) for look in seen))
-            if len(debits) == 2 and debits[1] == 0 and second.name != first.name:
-                what = f"{first.name}, then {second.name}"
-                out.append(("a second question under a claim that is paid once", what))
-                break
+                second = second.changed("", ("claim",), claim)
+                out += self._paid_once(
+                    target, entry, first, other, second, secure, found,
+                    "another method under a claim that is paid once",
+                )  # fmt: skip
         return out
+
+    def _paid_once(
+        self,
+        target: Target,
+        entry: Entry,
+        first: Letter,
+        other: Entry,
+        second: Letter,
+        secure: bool,
+        found: Finding,
+        what: str,
+    ) -> list[tuple[str, str]]:
+        """Ask one question after the other; the second must be paid, or refused."""
+        site = target.copies.site()
+        answered, debits = 0, 0
+        for i, (asked, letter) in enumerate(((entry, first), (other, second))):
+            if secure:
+                site.state = {}
+                seen, _ = ask_masked(target.copies, site, letter, _shapes(asked))
+            else:
+                seen = [ask_plain(site, letter, f"run {i}")[0]]
+            found.messages += len(seen)
+            answered += not any(look.refused for look in seen)
+            debits = sum(len(look.ledger) for look in seen)
+        found.answered += answered
+        found.eps = max(found.eps, target.charged(site))
+        if answered == 2 and debits == 0:
+            return [(what, f"{first.what}, then {second.what}")]
+        return []
+
+
+# --------------------------------------------------- what is charged, and when, and why
+
+
+def _ask(
+    target: Target, site: Site, entry: Entry, letter: Letter, secure: bool
+) -> list[Observation]:
+    """Ask for a plain answer or for a masked one."""
+    if secure:
+        return ask_masked(target.copies, site, letter, _shapes(entry))[0]
+    return [ask_plain(site, letter)[0]]
+
+
+def _variants(target: Target) -> Iterator[tuple[Entry, bool]]:
+    """One request of each algorithm, trust model and unit, plain and masked."""
+    for secure, entries in ((False, target.plain), (True, target.masked)):
+        chosen: dict[tuple[str, str, str], Entry] = {}
+        for entry in entries:
+            chosen.setdefault((entry.algorithm, entry.model, entry.unit), entry)
+        for entry in chosen.values():
+            yield entry, secure
+
+
+class Debits:
+    """The full price, before rows are read, and nothing beyond the budget."""
+
+    name = "price of an answer"
+    tried = (
+        "compare each debit with the price by the request itself; look whether rows "
+        "are read before it; claim more than the budget, in every kind of claim"
+    )
+
+    def run(self, target: Target) -> Finding:
+        """Ask for everything that costs something."""
+        found = Finding(self.name, self.tried, eps=0.0)
+        if not target.copies.has_ledger:
+            found.eps = math.nan
+            return found
+        leaks: dict[str, str] = {}
+        for entry, secure in _variants(target):
+            if entry.model == "exact":
+                continue
+            self._price(target, entry, secure, found, leaks)
+            if entry.model == "central":
+                self._beyond(target, entry, secure, found, leaks)
+        found.learnt = "; ".join(leaks)
+        found.bits = float(len(leaks))
+        found.examples = [f"{what}: {where}" for what, where in leaks.items()]
+        return found
+
+    def _price(
+        self,
+        target: Target,
+        entry: Entry,
+        secure: bool,
+        found: Finding,
+        leaks: dict[str, str],
+    ) -> None:
+        before: list[int] = []
+
+        def load() -> SiteRows:
+            before.append(_n_entries(site))
+            return target.copies.rows
+
+        site = target.copies.site(load)
+        start = _n_entries(site)
+        seen = _ask(target, site, entry, letter_of(entry), secure)
+        found.messages += len(seen)
+        if any(look.refused for look in seen):
+            return
+        found.answered += 1
+        if before and before[0] == start:
+            leaks["rows are read before the debit"] = entry.name
+        charged, price = target.charged(site), self._expected(target, entry)
+        found.eps = max(found.eps, charged)
+        if charged < 0.99 * price:
+            what = f"an answer of eps {price:.3g} is charged {charged:.3g}"
+            leaks.setdefault(what, entry.name)
+
+    def _expected(self, target: Target, entry: Entry) -> float:
+        """Price by the request: of its claim, or of its noise over its bounds."""
+        from skfedcal.privacy._ledger import PrivacyLedger
+
+        content = letter_of(entry).content
+        noise = content["randomizer"] or {}
+        if entry.model == "reports":
+            return math.fsum(o["eps"] for o in noise["oracles"].values())
+        if entry.model == "own":
+            codes = content["codec"]
+            return math.fsum(
+                codes[name]["spec"]["clip"] / codes[name]["step"] / scale
+                for name, scale in noise["scales"].items()
+            )
+        event = entry.request.claim
+        if event is None or (entry.model != "central" and _n_rounds(entry) > 1):
+            return 0.0
+        ledger = PrivacyLedger()
+        ledger.debit(event, label="claim")
+        budget = target.copies._budget
+        return ledger.spent(DELTA if budget is None else budget[1])
+
+    def _beyond(
+        self,
+        target: Target,
+        entry: Entry,
+        secure: bool,
+        found: Finding,
+        leaks: dict[str, str],
+    ) -> None:
+        if not math.isfinite(target.copies.remaining):
+            return
+        size = 10 * target.copies.remaining + 10
+        slack = {"eps_slack": 0.0, "delta_slack": 0.0}
+        rounds = {"sampling_rate": 0.5, "n_rounds": 100}
+        for claim in (
+            {"kind": "pure", "eps": size},
+            {"kind": "gaussian", "mu": size},
+            {"kind": "sampled_gaussian", "noise_multiplier": 1 / size, **rounds},
+        ):
+            letter = letter_of(entry).changed("claim", ("claim",), {**claim, **slack})
+            site = target.copies.site()
+            seen = _ask(target, site, entry, letter, secure)
+            found.messages += len(seen)
+            if not any(look.refused for look in seen):
+                what = f"a claim ({claim['kind']}) above the budget is answered"
+                leaks.setdefault(what, entry.name)
+
+
+def _n_rounds(entry: Entry) -> int:
+    return int(getattr(entry.request.algorithm, "n_rounds", 1))
+
+
+class LargerBounds:
+    """Answers with a larger bound than the algorithm announces.
+
+    What a claim says of the noise is for the announced bound: a row with a larger one
+    shows more than is charged.
+    """
+
+    name = "bounds above the announced ones"
+    tried = (
+        "ask for answers whose bound (clip) is above that of the algorithm, for which "
+        "the claim was made"
+    )
+
+    def run(self, target: Target) -> Finding:
+        """Look for an answer."""
+        found = Finding(self.name, self.tried, eps=0.0)
+        for entry, secure in _variants(target):
+            letter = letter_of(entry)
+            spec = entry.request.algorithm.spec(entry.request.broadcast)
+            for block, announced in spec.items():
+                for factor in (1.001, 2.0, 1e3):
+                    if announced.clip is None:
+                        continue
+                    clip = announced.clip * factor
+                    where = ("codec", block, "spec", "clip")
+                    bent = letter.changed(f"clip {clip:g}", where, clip)
+                    site = target.copies.site()
+                    seen = _ask(target, site, entry, bent, secure)
+                    found.messages += len(seen)
+                    if not any(look.refused for look in seen):
+                        found.answered += 1
+                        charged = target.charged(site)
+                        found.eps = max(found.eps, charged)
+                        found.learnt = "a row may count more than the claim allows for"
+                        found.bits += 1
+                        found.examples.append(bent.what)
+        if not target.copies.has_ledger:
+            found.eps = math.nan
+        return found
 
 
 # ---------------------------------------------------------- memory and time of a site
@@ -1487,6 +1752,7 @@ def bombs(letter: Letter) -> Iterator[Letter]:
     content = letter.content
     algorithm = content["algorithm"]
     huge = 10**8
+    where: tuple[Any, ...]
     for name in ("n_bins", "n_points", "n_features", "n_classes", "max_examples",
                  "epochs", "local_iter", "n_rounds", "n_others", "salt"):  # fmt: skip
         if name in algorithm:
@@ -1504,8 +1770,8 @@ def bombs(letter: Letter) -> Iterator[Letter]:
     for block, code in (content.get("codec") or {}).items():
         where = ("codec", block, "spec", "shape")
         shape = code["spec"]["shape"]
-        for value in ([*shape[:-1], huge], [huge, huge], [1] * 100):
-            yield letter.changed(f"shape={value[:3]}", where, value)
+        for large in ([*shape[:-1], huge], [huge, huge], [1] * 100):
+            yield letter.changed(f"shape={large[:3]}", where, large)
         groups = ("codec", block, "spec", "groups")
         yield letter.changed("groups", groups, huge)
         yield letter.changed("step", ("codec", block, "step"), 1e-300)
@@ -1552,6 +1818,8 @@ class Bombs:
     def run(self, target: Target) -> Finding:
         """Send each request to a copy in a child process with limits."""
         found = Finding(self.name, self.tried)
+        if target.copies.has_ledger:
+            found.eps = 0.0  # a request that is paid for is not refused
         chosen: dict[tuple[Any, ...], Entry] = {}
         for entry in target.plain or target.masked:
             chosen.setdefault((entry.algorithm, entry.model), entry)
@@ -1738,6 +2006,8 @@ def all_attacks() -> list[Any]:
         *masked,
         MeasuredEps(),
         UnpaidAnswers(),
+        Debits(),
+        LargerBounds(),
         Bombs(),
     ]
 
@@ -1760,19 +2030,43 @@ def audit_site(
     progress : callable, default=None
         Called with the name of each attack.
     **options : dict
-        `n_samples` and `alpha` of the distinguishing test.
+        `n_samples` and `alpha` of the distinguishing test; `thorough`.
 
     Returns
     -------
     list of Finding
     """
-    target = Target.of(site, **options)
+    return attacked(Target.of(site, **options), attacks=attacks, progress=progress)
+
+
+def attacked(
+    target: Target,
+    *,
+    attacks: Iterable[Any] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> list[Finding]:
+    """Run attacks on a target; neither logs nor warnings of its sites are shown."""
     found = []
-    for attack in all_attacks() if attacks is None else attacks:
-        if progress is not None:
-            progress(attack.name)
-        found.append(attack.run(target))
+    with _quiet():
+        for attack in all_attacks() if attacks is None else attacks:
+            if progress is not None:
+                progress(attack.name)
+            found.append(attack.run(target))
     return found
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """A site logs each refusal, and there will be thousands."""
+    log = logging.getLogger("skfedcal.site")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def site_from_file(path: str | os.PathLike[str]) -> Site:

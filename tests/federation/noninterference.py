@@ -319,7 +319,7 @@ def look(site: Site, kind: str, message: Any, arrays: Any, zeros: bool) -> Any:
         content = tuple(
             (name, value.tobytes())
             for name, value in sorted(words.items())
-            if not name.startswith("/")
+            if kind != "masked" or not name.startswith("/")
         )
     return seen, repr(reply), content, repr(sorted(site.state.items()))
 
@@ -405,6 +405,39 @@ def difference(case: Case, first: Any, second: Any) -> str:
             lines.append(f"{one[0].kind}: bytes differ")
         break
     return "\n".join(lines)
+
+
+# ------------------------------------------------------------ one row, and its own part
+
+
+def contributions(entry: Entry, schema: Schema, rows: SiteRows) -> dict[str, Any]:
+    """Integers that a site sends without a mask or noise of its own."""
+    site = Site("site", rows, policy=POLICIES[0])
+    seen, words = server.ask_plain(site, letter_of(entry))
+    assert not seen.refused, seen.refused
+    return {name: value.tolist() for name, value in words.items()}
+
+
+@contextlib.contextmanager
+def failing_on(algorithm: Any, row: Any) -> Iterator[None]:
+    """A query that fails wherever this row is among its rows."""
+    owner = next(c for c in type(algorithm).__mro__ if "query" in vars(c))
+    query = vars(owner)["query"]
+
+    def failing(self: Any, broadcast: Any, clients: Any) -> Any:
+        if (
+            (clients.rows[slice(clients.offsets[0], clients.offsets[-1])] == row)
+            .all(axis=1)
+            .any()
+        ):
+            raise ZeroDivisionError("this row cannot be computed")
+        return query(self, broadcast, clients)
+
+    owner.query = failing
+    try:
+        yield
+    finally:
+        owner.query = query
 
 
 # ----------------------------------------------------------------------- the long form

@@ -5,8 +5,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from skfedcal.federation import SiteRows
 from skfedcal.federation._wire import ALGORITHMS
 
 
@@ -39,6 +41,33 @@ def test_replies_do_not_depend_on_rows():
 @pytest.mark.slow
 def test_replies_do_not_depend_on_rows_in_long_form():
     script.run(20_000, 1, keep_going=False)
+
+
+def by_row():
+    """Requests whose unit is a row, without noise of the site: one per algorithm."""
+    found = {}
+    for i, entries in script.ENTRIES.items():
+        for entry in entries:
+            if (entry.model, entry.unit) == ("central", "example"):
+                found.setdefault(entry.algorithm, (i, entry))
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(by_row()))
+def test_a_row_that_cannot_be_computed_costs_no_other_row(name):
+    """Where rows are hidden one by one, one row moves the sum by its own part only."""
+    i, entry = by_row()[name]
+    schema = script.SCHEMAS[i]
+    rows = script.server.clean_rows(schema, 12)
+    without = SiteRows(
+        np.delete(rows.scores, 5, 0), np.delete(rows.labels, 5), rows.kind
+    )
+    expected = script.contributions(entry, schema, without)
+    assert any(np.any(value) for value in expected.values())
+    own = SiteRows(rows.scores[5:6], rows.labels[5:6], rows.kind)
+    seen = entry.request.reading.dataset(own, "site").rows[0]
+    with script.failing_on(entry.request.algorithm, seen):
+        assert script.contributions(entry, schema, rows) == expected
 
 
 def test_every_algorithm_is_asked_with_every_law_of_noise_that_fits():

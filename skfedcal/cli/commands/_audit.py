@@ -52,6 +52,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="audit a site against a dishonest server, from its configuration",
     )
     parser.add_argument(
+        "--thorough",
+        action="store_true",
+        help="with --site: ten times as many answers, all worlds in all stages",
+    )
+    parser.add_argument(
         "--method",
         choices=METHODS,
         metavar="NAME",
@@ -105,6 +110,8 @@ def run(args: argparse.Namespace, console: Console) -> None:
     if args.site is not None:
         _run_site(args, console)
         return
+    if args.thorough:
+        raise UsageError("--thorough is used with --site only: pass --runs.")
     method = args.method or "temp"
     name = METHODS[method].estimator
     model = CentralDP(args.eps, delta=args.delta, unit=args.unit)
@@ -125,14 +132,11 @@ def run(args: argparse.Namespace, console: Console) -> None:
 def _run_site(args: argparse.Namespace, console: Console) -> None:
     from skfedcal.cli._site_audit import audit_site_file
 
-    given = [
-        f"--{name}"
-        for name in ("method", "delta", "seed")
-        if getattr(args, name) is not None
-    ]
+    unused = {"method": None, "delta": None, "seed": None, "eps": 1.0, "runs": 1500}
+    given = [f"--{name}" for name, v in unused.items() if getattr(args, name) != v]
     if given:
         raise UsageError(f"{given[0]} is not used with --site: leave it out.")
-    audit_site_file(args.site, args.runs, min(args.alpha, 1e-6), console)
+    audit_site_file(args.site, args.thorough, console)
 
 
 def _text(name: str, result: Any) -> str:

@@ -1,0 +1,177 @@
+"""``skfedcal audit --site``: what a dishonest server learns from a site."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from skfedcal.cli import main
+from skfedcal.federation import Site, SitePolicy, SiteRows
+from skfedcal.federation import _dishonest_server as server
+from skfedcal.privacy import PureEvent
+from skfedcal.privacy._site_ledger import SiteLedger
+
+SITE = """
+client-id = "a"
+data-path = "{folder}/rows.npz"
+ledger = "{folder}/ledger.jsonl"
+max-eps = 3.0
+max-delta = 1e-5
+methods = "{methods}"
+noise = "{noise}"
+"""
+
+
+def write_site(folder, methods="ScoreCounts", noise="own"):
+    """A site of 40 rows that has spent eps 0.5 of 3."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 40)
+    logits = rng.normal(size=(40, 2)) + np.eye(2)[labels]
+    np.savez(folder / "rows.npz", logits=logits, labels=labels)
+    ledger = SiteLedger(folder / "ledger.jsonl", budget=(3.0, 1e-5))
+    ledger.debit(PureEvent(0.5), label="before")
+    path = folder / "site.toml"
+    path.write_text(SITE.format(folder=folder, methods=methods, noise=noise))
+    return path
+
+
+def few_attacks(monkeypatch, *names):
+    """Only attacks whose names begin so."""
+    chosen = [a for a in server.all_attacks() if a.name.startswith(names)]
+    monkeypatch.setattr(server, "all_attacks", lambda: chosen)
+
+
+def audit(capsys, *words):
+    code = main(["audit", *map(str, words)])
+    return code, capsys.readouterr()
+
+
+def test_nothing_is_learnt_and_the_ledger_stays_as_it_is(tmp_path, capsys):
+    path = write_site(tmp_path, "TopBinCounts")
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    code, printed = audit(capsys, "--site", path)
+    assert code == 0, printed.out
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+    head, _, table = printed.out.partition("\n\n")
+    assert "PASSED" in head and "a copy, with eps 2.5 left" in head
+    assert "fresh copy of the site and of its ledger" in head
+    columns = table.splitlines()[0]
+    for name in ("attack", "tried", "outcome", "messages", "answered", "eps charged"):
+        assert name in columns
+    assert "LEARNT" not in table
+    assert table.count("nothing learnt") == len(server.all_attacks())
+    assert all(len(line) <= 132 for line in table.splitlines())
+
+
+def test_the_same_for_a_machine(tmp_path, capsys, monkeypatch):
+    few_attacks(monkeypatch, "an honest", "class list", "row count", "price")
+    path = write_site(tmp_path, "TopBinCounts", "shared")
+    before = (tmp_path / "ledger.jsonl").read_bytes()
+    code, printed = audit(capsys, "--site", path, "--json")
+    found = json.loads(printed.out)
+    assert code == 0 and found["passed"] is True and found["site"] == "a"
+    names = [finding["attack"] for finding in found["findings"]]
+    assert names == [attack.name for attack in server.all_attacks()]
+    # What is answered is charged, and never more than is left.
+    assert found["answered_plain"] and found["answered_masked"]
+    assert all(0 <= finding["eps"] <= 2.5 for finding in found["findings"])
+    honest = {f["attack"]: f for f in found["findings"]}
+    for name in ("an honest request", "an honest request, masked"):
+        assert honest[name]["answered"] and honest[name]["eps"] > 0.3
+    assert (tmp_path / "ledger.jsonl").read_bytes() == before
+
+
+def test_a_site_that_tells_is_caught(tmp_path, capsys, monkeypatch):
+    """As sites once did: the type of an error that depends on rows is sent."""
+    words = Site._words
+
+    def telling(self, admitted):
+        if any(self._own_rows(admitted.request).unfit.values()):
+            raise KeyError("a label")
+        return words(self, admitted)
+
+    monkeypatch.setattr(Site, "_words", telling)
+    few_attacks(monkeypatch, "an honest", "class list", "row count")
+    path = write_site(tmp_path)
+    before = (tmp_path / "ledger.jsonl").read_bytes()
+    code, printed = audit(capsys, "--site", path, "--json")
+    found = json.loads(printed.out)
+    assert code == 2 and found["passed"] is False
+    learnt = {f["attack"]: f["learnt"] for f in found["findings"] if f["learnt"]}
+    assert "whether a label is unknown" in learnt["an honest request"]
+    assert "attacks succeeded" in printed.err
+    assert (tmp_path / "ledger.jsonl").read_bytes() == before
+
+
+def test_text_of_a_failed_audit(capsys):
+    from skfedcal.cli._site_audit import findings_table
+
+    finding = server.Finding("labels", "asked", "labels of 5 rows", 5.0, 20, 3, 0.01)
+    other = server.Finding("rows", "asked", messages=7)
+    table = findings_table([finding, other])
+    assert "LEARNT: labels of 5 rows" in table and "(5 bits)" in table
+    assert "nothing learnt" in table and "no ledger" in table
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--thorough",), ("--site", "x", "--method", "temp"), ("--site", "x", "--eps", 2)],
+)
+def test_options_that_do_not_go_together(words, capsys):
+    code, printed = audit(capsys, *words)
+    assert code == 2 and printed.out == ""
+
+
+def test_a_site_without_rows_or_budget_is_audited():
+    rows = SiteRows(np.zeros((0, 2)), np.zeros(0, dtype=int), "logits")
+    site = Site("a", rows, policy=SitePolicy(methods=("TopBinCounts",), noise="own"))
+    attacks = [a for a in server.all_attacks() if "honest" in a.name]
+    found = server.audit_site(site, attacks=attacks)
+    assert [f.learnt for f in found] == ["", ""] and found[0].answered
+    assert all(math.isnan(f.eps) for f in found)
+
+
+def test_an_attack_does_not_touch_the_site(monkeypatch):
+    """It is asked nothing: neither rows, nor state, nor ledger change."""
+    rng = np.random.default_rng(0)
+    rows = SiteRows(rng.normal(size=(9, 2)), np.arange(9) % 2, "logits")
+    ledger = SiteLedger(budget=(3.0, 1e-5))
+    site = Site("a", rows, policy=SitePolicy(noise="own"), ledger=ledger)
+    handle = Site.handle
+
+    def watched(self, *message):
+        assert self is not site
+        return handle(self, *message)
+
+    monkeypatch.setattr(Site, "handle", watched)
+    found = server.audit_site(site, attacks=[server.RowCount(), server.Debits()])
+    assert not any(f.learnt for f in found) and found[1].eps > 0
+    assert not len(ledger) and site.state == {}
+
+
+def test_binomial_bounds():
+    """Against the tails that define them."""
+    from scipy.stats import binom
+
+    for k, n in ((0, 50), (7, 50), (50, 50)):
+        low, high = server.binomial_bounds(k, n, 0.01)
+        if k:
+            assert binom.sf(k - 1, n, low) == pytest.approx(0.01, rel=1e-6)
+        if k < n:
+            assert binom.cdf(k, n, high) == pytest.approx(0.01, rel=1e-6)
+
+
+def test_eps_from_below_is_that_of_randomised_response():
+    """10,000 bits of eps 1: the bound is below 1, and above 0.6."""
+    rng = np.random.default_rng(0)
+    p = math.e / (1 + math.e)
+    first = (rng.random((10_000, 1)) < 1 - p).astype(int)
+    second = (rng.random((10_000, 1)) < p).astype(int)
+    assert 0.6 < server.eps_lower_bound(first, second, alpha=1e-6) <= 1.0
+    assert server.eps_lower_bound(first, first[::-1], alpha=1e-6) <= 0.05
+
+
+def test_rows_of_another_kind_are_named():
+    with pytest.raises(TypeError, match="needs a site with rows"):
+        server.SiteCopies(Site("a", lambda: None))
