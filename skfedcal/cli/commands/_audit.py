@@ -59,6 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         choices=METHODS,
+        default="temp",
         metavar="NAME",
         help=f"{', '.join(METHODS)} (default: temp)",
     )
@@ -112,8 +113,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
         return
     if args.thorough:
         raise UsageError("--thorough is used with --site only: pass --runs.")
-    method = args.method or "temp"
-    name = METHODS[method].estimator
+    name = METHODS[args.method].estimator
     model = CentralDP(args.eps, delta=args.delta, unit=args.unit)
     console.progress(f"auditing {name}: {2 * args.runs} fits")
     result = audit_estimator(
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
         alpha=args.alpha,
         random_state=args.seed,
     )
-    data = {"method": method, **result.to_dict()}
+    data = {"method": args.method, **result.to_dict()}
     console.result(_text(name, result), data)
     if not result.passed:
         failed = ", ".join(check.name for check in result.failures)
@@ -132,7 +132,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
 def _run_site(args: argparse.Namespace, console: Console) -> None:
     from skfedcal.cli._site_audit import audit_site_file
 
-    unused = {"method": None, "delta": None, "seed": None, "eps": 1.0, "runs": 1500}
+    unused = {"method": "temp", "delta": None, "seed": None, "eps": 1.0, "runs": 1500}
     given = [f"--{name}" for name, v in unused.items() if getattr(args, name) != v]
     if given:
         raise UsageError(f"{given[0]} is not used with --site: leave it out.")
