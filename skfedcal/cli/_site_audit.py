@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from skfedcal._table import text_pairs
@@ -12,14 +13,15 @@ from skfedcal._table import text_pairs
 if TYPE_CHECKING:
     from skfedcal.cli._console import Console
     from skfedcal.federation._dishonest_server import Finding, Target
+    from skfedcal.federation._policy import SitePolicy
 
 # Widths of the columns that hold sentences, and of those that hold numbers.
 _WIDTHS = (26, 40, 29)
 _NUMBERS = (8, 8, 11)
-_CHARGED = (
-    "each request goes to a fresh copy of the site and of its ledger, the requests "
-    "of a search to one copy; the column is the most that one copy was charged"
-)
+_CHARGED = """\
+answered: requests that came as far as the rows.
+eps charged: the most that one copy of the ledger was charged. Each request goes to a
+fresh copy of the site and of its ledger, the requests of a search to one copy."""
 
 
 def audit_site_file(path: str, thorough: bool, console: Console) -> None:
@@ -67,21 +69,31 @@ def _text(target: Target, findings: Sequence[Finding]) -> str:
     pairs = [
         ("site", copies.name),
         ("rows", f"{len(copies.rows)}, {target.schema.n_columns} columns"),
-        ("policy", str(copies.policy)),
+        ("policy", _policy_text(copies.policy)),
         ("ledger", left),
         (
             "requests",
             f"{len(target.entries)} kinds that an honest server can send; of these "
             f"{len(target.plain)} are answered plain, {len(target.masked)} masked",
         ),
-        ("eps charged", _CHARGED),
         ("verdict", f"FAILED: {failed} attacks succeeded" if failed else "PASSED"),
     ]
     if not target.plain and not target.masked:
         pairs.append(
             ("warning", "the site answers nothing: its rows were never reached")
         )
-    return f"{text_pairs(pairs)}\n\n{findings_table(findings)}"
+    return f"{text_pairs(pairs)}\n\n{findings_table(findings)}\n\n{_CHARGED}"
+
+
+def _policy_text(policy: SitePolicy) -> str:
+    """Conditions that are not as they are without a word."""
+    said = []
+    for name in (f.name for f in fields(policy)):
+        value = getattr(policy, name)
+        if name in ("min_clients", "noise") or value != getattr(type(policy)(), name):
+            text = ", ".join(value) if isinstance(value, tuple) else str(value)
+            said.append(f"{name.replace('_', '-')} {text}")
+    return "; ".join(said)
 
 
 def findings_table(findings: Sequence[Finding]) -> str:

@@ -35,7 +35,8 @@ from skfedcal.federation._request_catalogue import Entry, Schema, catalogue
 from skfedcal.federation._site import Site
 from skfedcal.federation._wire import ALGORITHMS, digest, request_hash, write_request
 from skfedcal.federation._words import request_words
-from skfedcal.privacy._site_ledger import SiteLedger
+from skfedcal.privacy._ledger_records import Account
+from skfedcal.privacy._site_ledger import SiteLedger, plain_epsilon
 
 Message = dict[str, Any]
 Content = dict[str, Any]
@@ -864,15 +865,13 @@ class Target:
             return math.nan
         budget = self.copies._budget
         delta = DELTA if budget is None else budget[1]
-        events = [
-            json.loads(text) for text in _entries(site, len(self.copies._records or ()))
-        ]
-        ledger = SiteLedger()
         from skfedcal.privacy._events import event_from_dict
 
-        for i, entry in enumerate(events):
-            ledger.debit(event_from_dict(entry["event"]), label=str(i))
-        return ledger.spent(delta) if events else 0.0
+        account = Account()
+        entries = _entries(site, len(self.copies._records or ()))
+        for text in entries:
+            account.add(event_from_dict(json.loads(text)["event"]))
+        return plain_epsilon(account, delta) if entries else 0.0
 
 
 def _method_names(methods: Sequence[str]) -> set[str]:
@@ -1090,10 +1089,12 @@ class OracleDomain:
             informative += len(texts) > 1
         found.messages += asker.n_messages
         found.answered += asker.n_answered
+        if target.copies.has_ledger and not found.learnt:
+            found.eps = max(found.eps, asker.spent())
         # Always the same reply tells nothing, wherever the search ends.
         if right == len(salts) and informative:
             found.bits += len(salts) * math.log2(size)
-            found.eps += asker.spent()
+            found.eps = asker.spent()
             found.learnt = f"score and label of {len(salts)} chosen rows"
             found.examples.append(f"{entry.name}: {right} cells of {size}")
 
@@ -1192,6 +1193,8 @@ class LabelsOfRows:
             told.add(said)
         found.messages += asker.n_messages
         found.answered += asker.n_answered
+        if target.copies.has_ledger and not found.learnt:
+            found.eps = max(found.eps, asker.spent())
         if right == self.n_rows and len(told) > 1:
             found.learnt = f"labels of {right} of {self.n_rows} chosen rows"
             found.bits = right * math.log2(len(classes))
@@ -1233,6 +1236,8 @@ class RowCount:
                     high = middle
             found.messages += asker.n_messages
             found.answered += asker.n_answered
+            if target.copies.has_ledger and not found.learnt:
+                found.eps = max(found.eps, asker.spent())
             if len(texts) > 1 and low == len(target.copies.rows):
                 found.learnt = f"the number of rows: {low}"
                 found.bits = 16.0
@@ -1249,6 +1254,8 @@ class RowCount:
         seen, words = ask_plain(site, letter_of(entry))
         found.messages += 1
         found.answered += not seen.refused
+        if target.copies.has_ledger:
+            found.eps = max(found.eps, target.charged(site))
         beside = [v for n, v in words.items() if n not in entry.request.codec.blocks]
         n_rows = len(target.copies.rows)
         if not any(value.size == 1 and value.item() == n_rows for value in beside):

@@ -53,9 +53,10 @@ def test_nothing_is_learnt_and_the_ledger_stays_as_it_is(tmp_path, capsys):
     code, printed = audit(capsys, "--site", path)
     assert code == 0, printed.out
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
-    head, _, table = printed.out.partition("\n\n")
+    head, table, foot = printed.out.split("\n\n")
     assert "PASSED" in head and "a copy, with eps 2.5 left" in head
-    assert "fresh copy of the site and of its ledger" in head
+    assert "min-clients 3; methods TopBinCounts; noise own" in head
+    assert "fresh copy of the site and of its ledger" in foot
     columns = table.splitlines()[0]
     for name in ("attack", "tried", "outcome", "messages", "answered", "eps charged"):
         assert name in columns
