@@ -36,7 +36,7 @@ from skfedcal.federation._site import Site
 from skfedcal.federation._wire import ALGORITHMS, digest, request_hash, write_request
 from skfedcal.federation._words import request_words
 from skfedcal.privacy._ledger_records import Account
-from skfedcal.privacy._site_ledger import SiteLedger, plain_epsilon
+from skfedcal.privacy._site_ledger import SiteLedger, site_epsilon
 
 Message = dict[str, Any]
 Content = dict[str, Any]
@@ -217,8 +217,9 @@ class SiteCopies:
         from skfedcal.federation._mask_plan import plan_masks
 
         colluders = self.policy.max_colluders
-        order = os.urandom(32)
-        return plan_masks(run, 0, self.n_clients, order, max_colluders=colluders)
+        return plan_masks(
+            run, 0, self.n_clients, active=self.signed, max_colluders=colluders
+        )
 
     def _made(self, name: str, rows: Any, ledger: SiteLedger | None) -> Site:
         signed = {"site_key": self._keys[name], "roster": self._roster}
@@ -871,7 +872,7 @@ class Target:
         entries = _entries(site, len(self.copies._records or ()))
         for text in entries:
             account.add(event_from_dict(json.loads(text)["event"]))
-        return plain_epsilon(account, delta) if entries else 0.0
+        return site_epsilon(account, delta) if entries else 0.0
 
 
 def _method_names(methods: Sequence[str]) -> set[str]:

@@ -130,6 +130,8 @@ class Schema:
             len(self.classes) - 1,
         ):
             return None
+        if name == "ScoreCounts" and len(self.classes) != 2:
+            return None  # it has a table for each of two classes
         rows: Any = "given" if name in _GIVEN else "logits"
         input_type: Any = "proba" if self.kind == "proba" else "logits"
         return Reading(self.classes, input_type, self.n_columns, rows)
