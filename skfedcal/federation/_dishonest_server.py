@@ -350,9 +350,9 @@ def clean_rows(schema: Schema, n_rows: int = 40) -> SiteRows:
     scores = rng.normal(size=(n_rows, schema.n_columns))
     if schema.kind == "proba":
         scores = np.exp(scores)
-        scores /= scores.sum(axis=1, keepdims=True) * (1 if schema.n_columns > 1 else 2)
-        if schema.n_columns < len(schema.classes):
-            scores /= 2
+        # A column that is not there has the rest of the sum.
+        rest = float(schema.n_columns < len(schema.classes))
+        scores /= scores.sum(axis=1, keepdims=True) + rest
     labels = np.asarray(schema.classes)[np.arange(n_rows) % len(schema.classes)]
     kind: Any = schema.kind
     return SiteRows(scores, labels, kind)
