@@ -165,6 +165,7 @@ def collect(
     model = SecureAggregation() if privacy is None else privacy
     runner = FederatedRunner() if runner is None else runner
     entropy = OSEntropy() if entropy is None else entropy
+    _check_arguments(algorithm, clients, model, runner, ledger, entropy, label, split)
     if not isinstance(clients, FederatedDataset):
         clients.check_model(model)
     if clone_number and runner.checkpoint is not None:
@@ -195,6 +196,40 @@ def collect(
     report = mechanism.report()
     report = replace(report, assumptions=(*report.assumptions, *assumptions))
     return Collected(state, history, report, len(clients))
+
+
+def _check_arguments(
+    algorithm: Any,
+    clients: Any,
+    model: Any,
+    runner: Any,
+    ledger: Any,
+    entropy: Any,
+    label: Any,
+    split: Any,
+) -> None:
+    """Refuse what is not of the kind that is expected, before anything happens."""
+    for name, value, member, wanted in (
+        ("algorithm", algorithm, "query", "a FederatedAlgorithm"),
+        ("clients", clients, "n_classes", "a FederatedDataset or remote clients"),
+        ("privacy", model, "mechanism", "a privacy model such as CentralDP(eps=1)"),
+        ("entropy", entropy, "child", "an entropy source, or None"),
+    ):
+        if isinstance(value, type) or not hasattr(value, member):
+            raise TypeError(f"{name} is of type {type(value).__name__}; pass {wanted}.")
+    if not isinstance(runner, FederatedRunner):
+        raise TypeError(
+            f"runner is of type {type(runner).__name__}; pass a FederatedRunner."
+        )
+    if ledger is not None and not hasattr(ledger, "debit"):
+        raise TypeError(
+            f"ledger is of type {type(ledger).__name__}; pass a PrivacyLedger, or None."
+        )
+    if not isinstance(label, str):
+        raise TypeError(f"label must be a string, got {label!r}.")
+    if not isinstance(split, str) or split not in ("split", "joint"):
+        raise ValueError(f"split must be 'split' or 'joint', got {split!r}.")
+    model.validate()
 
 
 def plan_releases(

@@ -16,6 +16,7 @@ from fuzz_values import HOSTILE_SETTINGS
 
 import skfedcal
 from skfedcal import FederatedDataset, FederatedRunner, PrivacyLedger
+from skfedcal.algorithms import TemperaturePosterior
 from skfedcal.calibrators import client_temperatures
 from skfedcal.cli import main
 from skfedcal.datasets import (
@@ -34,6 +35,7 @@ from skfedcal.federation import (
     SitePolicy,
     SiteRows,
     TreeBackend,
+    collect,
     find_faulty_sites,
 )
 from skfedcal.federation._node_config import site_from_config
@@ -116,6 +118,25 @@ def engine(case):
         return
     clients = skfedcal.federation.RemoteClients(backend)
     skfedcal.FedTempCalibrator(classes=[0, 1]).fit(clients)
+
+
+def collecting(case):
+    """`collect` with a hostile argument."""
+    logits, labels, ids = clean_rows(2)
+    order = np.argsort(ids, kind="stable")
+    clients = FederatedDataset(
+        logits[order], labels[order], np.array([0, 8, 16, 24]), [0, 1, 2], n_classes=2
+    )
+    given = {"algorithm": TemperaturePosterior(), "clients": clients}
+    name = case.pick(
+        "argument",
+        ("algorithm", "clients", "privacy", "runner", "ledger", "entropy", "label",
+         "split"),
+    )  # fmt: skip
+    given[name] = case.pick("value", HOSTILE_SETTINGS)
+    found = collect(**{"privacy": skfedcal.CentralDP(1.0), **given})
+    if len(found.history) != found.report.n_rounds:
+        raise Broken(f"{len(found.history)} rounds of {found.report.n_rounds}")
 
 
 def temperatures(case):
@@ -217,6 +238,7 @@ def office(case):
 ENTRIES = [
     ("site configuration", 2, config),
     ("engines", 2, engine),
+    ("collect", 2, collecting),
     ("client_temperatures", 2, temperatures),
     ("more data sets", 2, more_datasets),
     ("commands of an office", 2, office),

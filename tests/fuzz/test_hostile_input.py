@@ -84,7 +84,8 @@ def test_every_public_estimator_and_metric_is_an_entry():
 # What no user hands values to: parts of algorithms, results, protocols, constants.
 NO_ENTRIES = {
     "__version__", "CORRUPTIONS", "Backend", "CalibrationFloor", "ClassStatistics",
-    "Context", "CrossEntropy", "ExpectedError", "FlowerTransport", "NoisePlan",
+    "Collected", "Context", "CrossEntropy", "ExpectedError", "FlowerTransport",
+    "NoisePlan",
     "PartialSum", "Plan", "PrivacyReport", "Request", "RoundHistory", "RoundRecord",
     "RoundScores", "Scaffold", "SecureAggregation", "Transport", "make_client_app",
     "respond",
