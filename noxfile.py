@@ -20,7 +20,7 @@ ONE_THREAD = {
     "MKL_NUM_THREADS": "1",
 }
 # Test folders that need neither torch nor Flower, and take about a minute.
-SMOKE = ("tests/algorithms", "tests/compose", "tests/data", "tests/metrics")
+SMOKE = ("tests/methods", "tests/compose", "tests/clients", "tests/metrics")
 
 
 def lower_bounds(extra: str | None = None) -> list[str]:

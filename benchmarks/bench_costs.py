@@ -39,9 +39,9 @@ from benchmarks import bench_noise
 from benchmarks.bench_evaluation import million
 from benchmarks.bench_temperature import local_fits
 from skfedcal import ScoreHistogram
-from skfedcal.privacy._accounting import calibrate, compose_epsilon
-from skfedcal.privacy._events import GaussianEvent
-from skfedcal.privacy._samplers import GAUSSIAN_SIGMA, LAPLACE_SCALE
+from skfedcal.privacy.accounting import calibrate, compose_epsilon
+from skfedcal.privacy.events import GaussianEvent
+from skfedcal.privacy.samplers import GAUSSIAN_SIGMA, LAPLACE_SCALE
 
 Rows = list[dict[str, Any]]
 

@@ -178,7 +178,7 @@ def messages(seconds: float) -> Rows:
     """Pack a message for Flower, write it as bytes, and back again."""
     if not has_flower():
         return []
-    from skfedcal.federation._flower import pack, unpack
+    from skfedcal.federation.flower import pack, unpack
 
     rows = []
     for size in WORDS:

@@ -36,7 +36,7 @@ from skfedcal import (
     FedMatrixCalibrator,
     FedMLPCalibrator,
     FedTempCalibrator,
-    calibrators,
+    methods,
     metrics,
 )
 
@@ -45,7 +45,7 @@ Rows = list[dict[str, Any]]
 Points = dict[int, Callable[[], object]]
 
 MODELS = tuple(
-    getattr(skfedcal, name) for name in calibrators.__all__ if name.startswith("Fed")
+    getattr(skfedcal, name) for name in methods.__all__ if name.startswith("Fed")
 )
 ITERATED = tuple(
     f"Fed{name}Calibrator"

@@ -39,7 +39,7 @@ from skfedcal import (
     FedBinCalibrator,
     FedTempCalibrator,
     FedVectorCalibrator,
-    _scratch,
+    _numerics,
     metrics,
 )
 
@@ -105,7 +105,7 @@ def _status(key: str) -> int:
 
 
 def _forget() -> None:
-    vars(_scratch._kept).clear()
+    vars(_numerics._kept).clear()
     gc.collect()
 
 

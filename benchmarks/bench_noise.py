@@ -12,9 +12,9 @@ from benchmarks._harness import (  # isort: skip  (sets the number of threads)
     write_json,
 )
 
-from skfedcal.privacy import _samplers
-from skfedcal.privacy._entropy import OSEntropy, SeededEntropy
-from skfedcal.privacy._samplers import (
+from skfedcal.privacy import samplers
+from skfedcal.privacy.entropy import OSEntropy, SeededEntropy
+from skfedcal.privacy.samplers import (
     GAUSSIAN_BASE_SIGMA,
     GAUSSIAN_SIGMA,
     LAPLACE_SCALE,
@@ -46,11 +46,11 @@ def opendp_sampler(kind: str, scale: float) -> Draw | None:
 def table_seconds() -> dict[str, float]:
     """Return the time that the first draw of each law spends on its tables."""
     builders = {
-        "gaussian": _samplers._gaussian_table,
-        "laplace": partial(_samplers._geometric_tables, float(LAPLACE_SCALE)),
+        "gaussian": samplers._gaussian_table,
+        "laplace": partial(samplers.geometric_tables, float(LAPLACE_SCALE)),
     }
-    _samplers._gaussian_table.cache_clear()
-    _samplers._geometric_tables.cache_clear()
+    samplers._gaussian_table.cache_clear()
+    samplers.geometric_tables.cache_clear()
     times = {}
     for name, build in builders.items():
         start = time.perf_counter()

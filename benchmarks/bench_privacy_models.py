@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks._harness import arguments, print_table, write_json
 from skfedcal import FederatedDataset, FederatedRunner
-from skfedcal.algorithms._score_counts import ScoreCounts
+from skfedcal.methods.score_curves.rounds import ScoreCounts
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,
@@ -24,7 +24,7 @@ from skfedcal.privacy import (
     SecureAggregation,
     SourceDP,
 )
-from skfedcal.privacy._entropy import OSEntropy
+from skfedcal.privacy.entropy import OSEntropy
 
 LEVELS = ((10,), (2, 6, 10))
 MODELS = {

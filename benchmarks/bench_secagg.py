@@ -17,14 +17,14 @@ import numpy as np
 
 from benchmarks._harness import arguments, cpu_best, print_table, write_json
 from skfedcal import FederatedDataset, FederatedRunner
-from skfedcal.algorithms import ScoreCounts
-from skfedcal.federation import InProcess, TreeBackend, _crypto
-from skfedcal.federation._mask_plan import plan_masks
-from skfedcal.federation._masking_client import MaskingClient
-from skfedcal.federation._masking_server import masked_sum
-from skfedcal.federation._roster import Roster, SiteKey
-from skfedcal.privacy._entropy import SeededEntropy
-from skfedcal.privacy._mechanisms import ExactSum
+from skfedcal.federation import InProcess, TreeBackend, crypto
+from skfedcal.federation.mask_plan import plan_masks
+from skfedcal.federation.masking_client import MaskingClient
+from skfedcal.federation.masking_server import masked_sum
+from skfedcal.federation.roster import Roster, SiteKey
+from skfedcal.methods.score_curves.rounds import ScoreCounts
+from skfedcal.privacy.entropy import SeededEntropy
+from skfedcal.privacy.mechanisms import ExactSum
 
 # Clients, counts, and what the sum should cost at most, in seconds.
 CASES = ((3, 2560, None), (10, 2560, None), (30, 2560, 0.1), (50, 2560, None),
@@ -170,8 +170,8 @@ def main():
     parser = arguments("secagg", __doc__)
     parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args()
-    own, other = _crypto.new_key(), _crypto.new_key().public_key().public_bytes_raw()
-    calls = {"exchange": lambda: _crypto.agree(own, other)}
+    own, other = crypto.new_key(), crypto.new_key().public_key().public_bytes_raw()
+    calls = {"exchange": lambda: crypto.agree(own, other)}
     agreement = cpu_best(calls, seconds=options.seconds)["exchange"]
     print(f"exchange: {1e6 * agreement:.1f} us")
     sums = masked_rows(options.repeats)

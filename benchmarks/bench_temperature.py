@@ -24,8 +24,8 @@ from benchmarks._harness import (
 )
 from benchmarks._optima import inverse_temperature
 from skfedcal import FedTempCalibrator
-from skfedcal.algorithms import local_temperatures
-from skfedcal.data._dataset import FederatedDataset
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.methods.temperature.rounds import local_temperatures
 
 SIZES = ((10_000, 10), (10_000, 100), (50_000, 1000))
 

@@ -16,17 +16,15 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks._harness import arguments, cpu_best, print_table, write_json
-from skfedcal.data import DirichletPartitioner
-from skfedcal.data._dataset import FederatedDataset
-from skfedcal.federation._endpoint import Request, respond
-from skfedcal.privacy._mechanisms import ExactSum
+from skfedcal.clients import DirichletPartitioner
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.federation.endpoint import Request, respond
+from skfedcal.privacy.mechanisms import ExactSum
 from skfedcal.training import MLP, CrossEntropy
-from skfedcal.training._algorithm import FedAvg
-from skfedcal.training._build import auto_cohort
-from skfedcal.training._client import ClientTraining
-from skfedcal.training._local import LocalSGD
-from skfedcal.training._network import Network
+from skfedcal.training._fedavg import FedAvg
+from skfedcal.training._local_training import ClientTraining, LocalSGD
 from skfedcal.training._objective import Objective
+from skfedcal.training.modules import Network, auto_cohort
 
 BATCH, LR = 10, 0.1
 

@@ -6,24 +6,7 @@ from skfedcal._lazy import attach
 from skfedcal._version import __version__
 
 if TYPE_CHECKING:
-    from skfedcal.calibrators import (
-        FedAccTempCalibrator,
-        FedAutoCalibrator,
-        FedBBQCalibrator,
-        FedBiasTempCalibrator,
-        FedBinCalibrator,
-        FedHistogramCalibrator,
-        FedMatrixCalibrator,
-        FedMLPCalibrator,
-        FedOPVectorCalibrator,
-        FedTempCalibrator,
-        FedTopBinCalibrator,
-        FedVectorCalibrator,
-        client_temperatures,
-        load,
-    )
-    from skfedcal.compose import FederatedCalibratedClassifier, LogitTransformer
-    from skfedcal.data import (
+    from skfedcal.clients import (
         DirichletPartitioner,
         FederatedDataset,
         GroupPartitioner,
@@ -32,6 +15,7 @@ if TYPE_CHECKING:
         make_federation,
         save_federation,
     )
+    from skfedcal.compose import FederatedCalibratedClassifier, LogitTransformer
     from skfedcal.evaluation import (
         ClasswiseResiduals,
         Estimate,
@@ -48,6 +32,22 @@ if TYPE_CHECKING:
     )
     from skfedcal.experiments import Comparison, compare
     from skfedcal.federation import FederatedRunner
+    from skfedcal.methods import (
+        FedAccTempCalibrator,
+        FedAutoCalibrator,
+        FedBBQCalibrator,
+        FedBiasTempCalibrator,
+        FedBinCalibrator,
+        FedHistogramCalibrator,
+        FedMatrixCalibrator,
+        FedMLPCalibrator,
+        FedOPVectorCalibrator,
+        FedTempCalibrator,
+        FedTopBinCalibrator,
+        FedVectorCalibrator,
+        client_temperatures,
+        load,
+    )
     from skfedcal.plotting import (
         FedPrecisionRecallDisplay,
         FedReliabilityDisplay,
@@ -120,24 +120,8 @@ __all__ = [
 __getattr__, __dir__, _names = attach(
     __name__,
     {
-        "calibrators": [
-            "FedAccTempCalibrator",
-            "FedAutoCalibrator",
-            "FedBBQCalibrator",
-            "FedBiasTempCalibrator",
-            "FedBinCalibrator",
-            "FedHistogramCalibrator",
-            "FedMLPCalibrator",
-            "FedMatrixCalibrator",
-            "FedOPVectorCalibrator",
-            "FedTempCalibrator",
-            "FedTopBinCalibrator",
-            "FedVectorCalibrator",
-            "client_temperatures",
-            "load",
-        ],
-        "compose": ["FederatedCalibratedClassifier", "LogitTransformer"],
-        "data": [
+        "calibrators": [],
+        "clients": [
             "DirichletPartitioner",
             "FederatedDataset",
             "GroupPartitioner",
@@ -146,6 +130,8 @@ __getattr__, __dir__, _names = attach(
             "make_federation",
             "save_federation",
         ],
+        "compose": ["FederatedCalibratedClassifier", "LogitTransformer"],
+        "data": [],
         "evaluation": [
             "ClasswiseResiduals",
             "Estimate",
@@ -162,6 +148,22 @@ __getattr__, __dir__, _names = attach(
         ],
         "experiments": ["Comparison", "compare"],
         "federation": ["FederatedRunner"],
+        "methods": [
+            "FedAccTempCalibrator",
+            "FedAutoCalibrator",
+            "FedBBQCalibrator",
+            "FedBiasTempCalibrator",
+            "FedBinCalibrator",
+            "FedHistogramCalibrator",
+            "FedMLPCalibrator",
+            "FedMatrixCalibrator",
+            "FedOPVectorCalibrator",
+            "FedTempCalibrator",
+            "FedTopBinCalibrator",
+            "FedVectorCalibrator",
+            "client_temperatures",
+            "load",
+        ],
         "plotting": [
             "FedPrecisionRecallDisplay",
             "FedReliabilityDisplay",

@@ -4,6 +4,7 @@ A client site imports a few numpy-only modules of this package; eager imports in
 ``__init__`` files would bring scikit-learn along with each of them.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
@@ -28,3 +29,28 @@ def attach(
         return sorted(home)
 
     return __getattr__, __dir__, sorted(home)
+
+
+def attach_moved(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package whose names have moved.
+
+    `homes` maps a public name to the module that has it now.
+    """
+
+    def __getattr__(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        warnings.warn(
+            f"{package}.{name} has moved and will be gone in 0.2; use "
+            f"{homes[name]}.{name}.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(import_module(homes[name]), name)
+
+    def __dir__() -> list[str]:
+        return sorted(homes)
+
+    return __getattr__, __dir__

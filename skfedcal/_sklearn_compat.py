@@ -11,6 +11,25 @@ from sklearn.utils.metaestimators import _safe_split as safe_split
 from sklearn.utils.validation import _check_method_params as check_method_params
 from sklearn.utils.validation import _num_samples as num_samples
 
+__all__ = [
+    "HAS_CALLBACKS",
+    "CallbackSupportMixin",
+    "CountsClones",
+    "HasMethods",
+    "Interval",
+    "KnownParams",
+    "RoundCallbacks",
+    "StrOptions",
+    "check_method_params",
+    "copy_to_fit",
+    "fit_context",
+    "fit_subtask",
+    "num_samples",
+    "routing_enabled",
+    "safe_split",
+    "undone_on_error",
+]
+
 try:  # scikit-learn >= 1.9
     from sklearn.callback import CallbackSupportMixin
 
@@ -34,25 +53,6 @@ except ImportError:  # scikit-learn 1.6 - 1.8
         def call_on_fit_task_end(self, **_):
             return False
 
-
-__all__ = [
-    "HAS_CALLBACKS",
-    "CallbackSupportMixin",
-    "CountsClones",
-    "HasMethods",
-    "Interval",
-    "KnownParams",
-    "RoundCallbacks",
-    "StrOptions",
-    "check_method_params",
-    "copy_to_fit",
-    "fit_context",
-    "fit_subtask",
-    "num_samples",
-    "routing_enabled",
-    "safe_split",
-    "undone_on_error",
-]
 
 # `_fit_context` validates the parameters and, since 1.9, tears callbacks down.
 fit_context = functools.partial(_fit_context, prefer_skip_nested_validation=False)

@@ -28,11 +28,10 @@ from skfedcal import (
     FedVectorCalibrator,
     load,
 )
-from skfedcal.calibrators._base import BaseCalibrator
-from skfedcal.data._dataset import FederatedDataset
-from skfedcal.privacy._codec import add_up
-from skfedcal.privacy._laplace import LatticeLaplace, PureBudget
-from skfedcal.privacy._mechanisms import LatticeGaussian
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.methods.base import BaseCalibrator
+from skfedcal.privacy.codec import add_up
+from skfedcal.privacy.mechanisms import LatticeGaussian, LatticeLaplace, PureBudget
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning"),
@@ -359,10 +358,10 @@ def test_calibrating_twice_changes_nothing_more(cal, seed, temperature):
 
 def lattice(cal, n_classes, n_clients):
     """Algorithm, first broadcast and codec of a private fit, as `fit` builds them."""
-    from skfedcal.algorithms._base import bound_norm
-    from skfedcal.calibrators._setting import FitSetting
+    from skfedcal.contract import bound_norm
+    from skfedcal.methods.base import FitSetting
     from skfedcal.privacy import PrivacyLedger, calibrate
-    from skfedcal.privacy._entropy import SeededEntropy
+    from skfedcal.privacy.entropy import SeededEntropy
 
     setting = FitSetting(n_classes, True, "client", False)
     algorithm = cal._make_algorithm(setting)

@@ -42,8 +42,8 @@ from skfedcal import (
     PrivacyLedger,
 )
 from skfedcal._sklearn_compat import HAS_CALLBACKS
-from skfedcal.calibrators._base import BaseCalibrator
 from skfedcal.exceptions import PrivacyWarning
+from skfedcal.methods.base import BaseCalibrator
 from skfedcal.training import FedAvgClassifier
 
 CROSS_FITTED = "fit_transform is cross-fitted, so it differs from fit().transform()"

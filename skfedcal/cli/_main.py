@@ -12,8 +12,15 @@ from types import FrameType
 from typing import NoReturn
 
 from skfedcal._version import __version__
-from skfedcal.cli._command import Command, UsageError, add_common_options
-from skfedcal.cli._console import Console, one_line, send_nowhere, to_stderr
+from skfedcal.cli._command import (
+    Command,
+    Console,
+    UsageError,
+    add_common_options,
+    one_line,
+    send_nowhere,
+    to_stderr,
+)
 from skfedcal.cli.commands import COMMANDS
 from skfedcal.exceptions import (
     BudgetExceededError,

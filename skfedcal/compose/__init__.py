@@ -1,7 +1,7 @@
 """Classifiers and calibrators together."""
 
-from skfedcal.compose._classifier import FederatedCalibratedClassifier
-from skfedcal.compose._logits import LogitTransformer
-from skfedcal.compose._torch import TorchLogits
+from skfedcal.compose._calibrated_classifier import FederatedCalibratedClassifier
+from skfedcal.compose._logit_transformer import LogitTransformer
+from skfedcal.compose._torch_logits import TorchLogits
 
 __all__ = ["FederatedCalibratedClassifier", "LogitTransformer", "TorchLogits"]

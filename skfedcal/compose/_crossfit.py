@@ -7,10 +7,11 @@ budget more than once.
 import numpy as np
 from sklearn.base import clone
 
-from skfedcal.compose._rows import fit_rows, predict_rows
-from skfedcal.compose._scores import classes_of
+from skfedcal.compose._classifier_logits import classes_of, fit_rows, predict_rows
 
-__all__ = ["out_of_fold_logits"]
+__all__ = [
+    "out_of_fold_logits",
+]
 
 
 def out_of_fold_logits(estimator, X, y, params, splits, classes):

@@ -1,35 +1,22 @@
-"""Clients: the accepted forms of input, and the one form that algorithms use."""
+"""Old path of clients, until 0.2.
 
-from typing import TYPE_CHECKING
+Use `skfedcal` or `skfedcal.clients`.
+A name that is taken from here gives a DeprecationWarning.
+"""
 
-from skfedcal._lazy import attach
+from skfedcal._lazy import attach_moved
 
-if TYPE_CHECKING:
-    from skfedcal.data._dataset import FederatedDataset
-    from skfedcal.data._load import load_federation, save_federation
-    from skfedcal.data._partition import (
-        DirichletPartitioner,
-        GroupPartitioner,
-        IIDPartitioner,
-    )
-    from skfedcal.data._synthetic import make_federation
+# Public name -> module that has it now.
+MOVED = {
+    "DirichletPartitioner": "skfedcal.clients",
+    "FederatedDataset": "skfedcal.clients",
+    "GroupPartitioner": "skfedcal.clients",
+    "IIDPartitioner": "skfedcal.clients",
+    "load_federation": "skfedcal.clients",
+    "make_federation": "skfedcal.clients",
+    "save_federation": "skfedcal.clients",
+}
 
-__all__ = [
-    "DirichletPartitioner",
-    "FederatedDataset",
-    "GroupPartitioner",
-    "IIDPartitioner",
-    "load_federation",
-    "make_federation",
-    "save_federation",
-]
+__all__ = [*MOVED]
 
-__getattr__, __dir__, _names = attach(
-    __name__,
-    {
-        "_dataset": ["FederatedDataset"],
-        "_load": ["load_federation", "save_federation"],
-        "_partition": ["DirichletPartitioner", "GroupPartitioner", "IIDPartitioner"],
-        "_synthetic": ["make_federation"],
-    },
-)
+__getattr__, __dir__ = attach_moved(__name__, MOVED)

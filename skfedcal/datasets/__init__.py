@@ -16,12 +16,15 @@ from skfedcal._lazy import attach
 if TYPE_CHECKING:
     from skfedcal.datasets._adult import load_adult
     from skfedcal.datasets._cifar import load_cifar10, load_cifar100
-    from skfedcal.datasets._features import feature_shift
     from skfedcal.datasets._leaf import load_femnist, load_shakespeare
-    from skfedcal.datasets._make_shift import make_shift
     from skfedcal.datasets._mnist import load_emnist, load_mnist
-    from skfedcal.datasets._resample import covariate_shift, label_shift
-    from skfedcal.datasets._split import split_clients
+    from skfedcal.datasets._shifts import (
+        covariate_shift,
+        feature_shift,
+        label_shift,
+        make_shift,
+    )
+    from skfedcal.datasets._split_clients import split_clients
     from skfedcal.datasets._svhn import load_svhn
     from skfedcal.datasets._tiny_imagenet import load_tiny_imagenet
     from skfedcal.datasets.corruptions import CORRUPTIONS, corrupt
@@ -50,12 +53,10 @@ __getattr__, __dir__, _names = attach(
     {
         "_adult": ["load_adult"],
         "_cifar": ["load_cifar10", "load_cifar100"],
-        "_features": ["feature_shift"],
         "_leaf": ["load_femnist", "load_shakespeare"],
-        "_make_shift": ["make_shift"],
         "_mnist": ["load_emnist", "load_mnist"],
-        "_resample": ["covariate_shift", "label_shift"],
-        "_split": ["split_clients"],
+        "_shifts": ["covariate_shift", "feature_shift", "label_shift", "make_shift"],
+        "_split_clients": ["split_clients"],
         "_svhn": ["load_svhn"],
         "_tiny_imagenet": ["load_tiny_imagenet"],
         "corruptions": ["CORRUPTIONS", "corrupt"],

@@ -1,4 +1,7 @@
-"""The Adult (census income) data of UCI."""
+"""The Adult (census income) data of UCI.
+
+- Columns and categories of Adult, as its file ``adult.names`` lists them.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,67 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal.datasets._adult_columns import CAN_MISS, CATEGORIES, COLUMNS, MISSING
-from skfedcal.datasets.formats._download import fetch
-from skfedcal.datasets.formats._layout import (
+from skfedcal.datasets._layout import (
     Home,
     Layout,
     check_choice,
     deliver_clients,
+    fetch,
     nonempty_lines,
     parts_of,
 )
 
-__all__ = ["load_adult"]
+MISSING = "?"
+
+COLUMNS = (
+    "age",
+    "workclass",
+    "fnlwgt",
+    "education",
+    "education-num",
+    "marital-status",
+    "occupation",
+    "relationship",
+    "race",
+    "sex",
+    "capital-gain",
+    "capital-loss",
+    "hours-per-week",
+    "native-country",
+)
+
+# The others have a value in every row of both files.
+CAN_MISS = ("workclass", "occupation", "native-country")
+
+_LISTED = {
+    "workclass": """Private, Self-emp-not-inc, Self-emp-inc, Federal-gov, Local-gov,
+        State-gov, Without-pay, Never-worked""",
+    "education": """Bachelors, Some-college, 11th, HS-grad, Prof-school, Assoc-acdm,
+        Assoc-voc, 9th, 7th-8th, 12th, Masters, 1st-4th, 10th, Doctorate, 5th-6th,
+        Preschool""",
+    "marital-status": """Married-civ-spouse, Divorced, Never-married, Separated,
+        Widowed, Married-spouse-absent, Married-AF-spouse""",
+    "occupation": """Tech-support, Craft-repair, Other-service, Sales,
+        Exec-managerial, Prof-specialty, Handlers-cleaners, Machine-op-inspct,
+        Adm-clerical, Farming-fishing, Transport-moving, Priv-house-serv,
+        Protective-serv, Armed-Forces""",
+    "relationship": """Wife, Own-child, Husband, Not-in-family, Other-relative,
+        Unmarried""",
+    "race": "White, Asian-Pac-Islander, Amer-Indian-Eskimo, Other, Black",
+    "sex": "Female, Male",
+    # Spelt as in the files.
+    "native-country": """United-States, Cambodia, England, Puerto-Rico, Canada,
+        Germany, Outlying-US(Guam-USVI-etc), India, Japan, Greece, South, China, Cuba,
+        Iran, Honduras, Philippines, Italy, Poland, Jamaica, Vietnam, Mexico, Portugal,
+        Ireland, France, Dominican-Republic, Laos, Ecuador, Taiwan, Haiti, Columbia,
+        Hungary, Guatemala, Nicaragua, Scotland, Thailand, Yugoslavia, El-Salvador,
+        Trinadad&Tobago, Peru, Hong, Holand-Netherlands""",
+}
+
+CATEGORIES = {
+    name: tuple(value.strip() for value in text.split(","))
+    for name, text in _LISTED.items()
+}
 
 SPLITS = ("train", "test", "all")
 LABELS = {"<=50K": 0, ">50K": 1}

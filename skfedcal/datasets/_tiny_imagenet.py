@@ -9,19 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal.datasets.formats._download import fetch, unzip
-from skfedcal.datasets.formats._layout import (
+from skfedcal.datasets._layout import (
     Home,
     Layout,
     check_choice,
     deliver,
+    fetch,
     nonempty_lines,
     parts_of,
     scaled,
+    unzip,
 )
-from skfedcal.datasets.formats._pillow import import_pillow
+from skfedcal.datasets._pillow import import_pillow
 
-__all__ = ["load_tiny_imagenet"]
+__all__ = [
+    "load_tiny_imagenet",
+]
 
 SPLITS = ("train", "val", "all")
 FOLDER = "tiny-imagenet-200"

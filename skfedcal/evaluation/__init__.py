@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from skfedcal._lazy import attach
 
 if TYPE_CHECKING:
-    from skfedcal.evaluation._bounds import (
+    from skfedcal.evaluation.bounds import (
         auc_bound,
         auc_certificate,
         auc_discretisation,
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
         rates_bound,
         threshold_uncertainty,
     )
-    from skfedcal.evaluation._estimate import Estimate
-    from skfedcal.evaluation._functions import (
+    from skfedcal.evaluation.classwise import ClasswiseResiduals
+    from skfedcal.evaluation.functions import (
         federated_accuracy_score,
         federated_brier_score_loss,
         federated_calibration_curve,
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
         federated_recall_score,
         federated_roc_auc_score,
     )
-    from skfedcal.evaluation._histogram import ScoreHistogram
-    from skfedcal.evaluation._plan import ExpectedError, Plan
-    from skfedcal.evaluation._planning import expected_error, plan
-    from skfedcal.evaluation._residuals import ClasswiseResiduals
+    from skfedcal.evaluation.histogram import ScoreHistogram
+    from skfedcal.evaluation.intervals import Estimate
+    from skfedcal.evaluation.planning import ExpectedError, Plan, expected_error, plan
 
 __all__ = [
     "ClasswiseResiduals",
@@ -58,7 +57,7 @@ __all__ = [
 __getattr__, __dir__, _names = attach(
     __name__,
     {
-        "_bounds": [
+        "bounds": [
             "auc_bound",
             "auc_certificate",
             "auc_discretisation",
@@ -66,8 +65,8 @@ __getattr__, __dir__, _names = attach(
             "rates_bound",
             "threshold_uncertainty",
         ],
-        "_estimate": ["Estimate"],
-        "_functions": [
+        "classwise": ["ClasswiseResiduals"],
+        "functions": [
             "federated_accuracy_score",
             "federated_brier_score_loss",
             "federated_calibration_curve",
@@ -78,9 +77,8 @@ __getattr__, __dir__, _names = attach(
             "federated_recall_score",
             "federated_roc_auc_score",
         ],
-        "_histogram": ["ScoreHistogram"],
-        "_plan": ["ExpectedError", "Plan"],
-        "_planning": ["expected_error", "plan"],
-        "_residuals": ["ClasswiseResiduals"],
+        "histogram": ["ScoreHistogram"],
+        "intervals": ["Estimate"],
+        "planning": ["ExpectedError", "Plan", "expected_error", "plan"],
     },
 )

@@ -12,4 +12,9 @@ if TYPE_CHECKING:
 
 __all__ = ["json_schema"]
 
-__getattr__, __dir__, _names = attach(__name__, {"_schema": ["json_schema"]})
+__getattr__, __dir__, _names = attach(
+    __name__,
+    {
+        "_schema": ["json_schema"],
+    },
+)

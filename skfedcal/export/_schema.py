@@ -68,7 +68,7 @@ _DEFS: dict[str, Schema] = {
         "type": "object",
         "properties": {
             "estimator": {
-                "description": "Name of the class in skfedcal.calibrators.",
+                "description": "Name of the class in skfedcal.methods.",
                 "type": "string",
                 "pattern": "^Fed[A-Za-z]+Calibrator$",
             },

@@ -5,22 +5,24 @@ from typing import TYPE_CHECKING
 from skfedcal._lazy import attach
 
 if TYPE_CHECKING:
-    from skfedcal.federation._backends import Backend, InProcess, Joblib
-    from skfedcal.federation._collect import Collected, collect
-    from skfedcal.federation._endpoint import PartialSum, Request, respond
-    from skfedcal.federation._flower import FlowerTransport, make_client_app
-    from skfedcal.federation._history import RoundHistory
-    from skfedcal.federation._in_process import InProcessTransport
-    from skfedcal.federation._messages import MessageBackend, Transport
-    from skfedcal.federation._policy import SitePolicy
-    from skfedcal.federation._reading import Reading, SiteRows
-    from skfedcal.federation._remote import RemoteClients
-    from skfedcal.federation._roster import Roster, SiteKey
-    from skfedcal.federation._run import RoundRecord
-    from skfedcal.federation._runner import FederatedRunner
-    from skfedcal.federation._self_test import find_faulty_sites
-    from skfedcal.federation._site import Site
-    from skfedcal.federation._tree import Aggregators, TreeBackend
+    from skfedcal.federation.backends import Backend, InProcess, Joblib
+    from skfedcal.federation.collecting import Collected, collect
+    from skfedcal.federation.endpoint import PartialSum, Request, respond
+    from skfedcal.federation.flower import FlowerTransport, make_client_app
+    from skfedcal.federation.messages import (
+        InProcessTransport,
+        MessageBackend,
+        Transport,
+    )
+    from skfedcal.federation.policy import SitePolicy
+    from skfedcal.federation.reading import Reading, SiteRows
+    from skfedcal.federation.remote import RemoteClients
+    from skfedcal.federation.roster import Roster, SiteKey
+    from skfedcal.federation.run import RoundHistory, RoundRecord
+    from skfedcal.federation.runner import FederatedRunner
+    from skfedcal.federation.self_test import find_faulty_sites
+    from skfedcal.federation.site import Site
+    from skfedcal.federation.tree import Aggregators, TreeBackend
 
 __all__ = [
     "Aggregators",
@@ -54,21 +56,19 @@ __all__ = [
 __getattr__, __dir__, _names = attach(
     __name__,
     {
-        "_backends": ["Backend", "InProcess", "Joblib"],
-        "_collect": ["Collected", "collect"],
-        "_endpoint": ["PartialSum", "Request", "respond"],
-        "_flower": ["FlowerTransport", "make_client_app"],
-        "_history": ["RoundHistory"],
-        "_in_process": ["InProcessTransport"],
-        "_messages": ["MessageBackend", "Transport"],
-        "_policy": ["SitePolicy"],
-        "_reading": ["Reading", "SiteRows"],
-        "_remote": ["RemoteClients"],
-        "_roster": ["Roster", "SiteKey"],
-        "_run": ["RoundRecord"],
-        "_runner": ["FederatedRunner"],
-        "_self_test": ["find_faulty_sites"],
-        "_site": ["Site"],
-        "_tree": ["Aggregators", "TreeBackend"],
+        "backends": ["Backend", "InProcess", "Joblib"],
+        "collecting": ["Collected", "collect"],
+        "endpoint": ["PartialSum", "Request", "respond"],
+        "flower": ["FlowerTransport", "make_client_app"],
+        "messages": ["InProcessTransport", "MessageBackend", "Transport"],
+        "policy": ["SitePolicy"],
+        "reading": ["Reading", "SiteRows"],
+        "remote": ["RemoteClients"],
+        "roster": ["Roster", "SiteKey"],
+        "run": ["RoundHistory", "RoundRecord"],
+        "runner": ["FederatedRunner"],
+        "self_test": ["find_faulty_sites"],
+        "site": ["Site"],
+        "tree": ["Aggregators", "TreeBackend"],
     },
 )

@@ -30,12 +30,12 @@ better. This model says 0.5 and 0.5 to rows of which three in four are of one cl
 
 from skfedcal.metrics._calibration_error import (
     calibration_error,
+    classwise_calibration_error,
     expected_calibration_error,
 )
-from skfedcal.metrics._classwise import classwise_calibration_error
 from skfedcal.metrics._floor import CalibrationFloor, calibration_floor
-from skfedcal.metrics._proper_scores import brier_score, negative_log_likelihood
-from skfedcal.metrics._scorers import (
+from skfedcal.metrics._scores import (
+    brier_score,
     get_scorer,
     get_scorer_names,
     log_likelihood_scorer,
@@ -46,6 +46,7 @@ from skfedcal.metrics._scorers import (
     neg_l2_calibration_error_scorer,
     neg_l2_squared_calibration_error_scorer,
     neg_max_calibration_error_scorer,
+    negative_log_likelihood,
 )
 from skfedcal.metrics._uncertainty import predictive_entropy, variation_ratio
 

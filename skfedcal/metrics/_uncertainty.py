@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from scipy.special import entr
 
 from skfedcal._params import as_number, check_flag
-from skfedcal.metrics._validation import check_proba
+from skfedcal.metrics.validation import check_proba
 
 
 def predictive_entropy(

@@ -5,22 +5,22 @@ from typing import TYPE_CHECKING
 from skfedcal._lazy import attach
 
 if TYPE_CHECKING:
-    from skfedcal.plotting._audit import AuditDisplay
+    from skfedcal.plotting._audit_display import AuditDisplay
     from skfedcal.plotting._before_after import plot_confusion_matrices, plot_tsne
-    from skfedcal.plotting._ledger import LedgerDisplay
-    from skfedcal.plotting._precision_recall import FedPrecisionRecallDisplay
-    from skfedcal.plotting._reliability import FedReliabilityDisplay
-    from skfedcal.plotting._roc import FedRocDisplay
-    from skfedcal.plotting.reliability._display import ReliabilityDisplay
-    from skfedcal.plotting.reliability._panels import (
+    from skfedcal.plotting._client_displays import (
+        ClientTemperaturesDisplay,
+        LabelSkewDisplay,
+    )
+    from skfedcal.plotting._fed_curves import FedPrecisionRecallDisplay, FedRocDisplay
+    from skfedcal.plotting._fed_reliability import FedReliabilityDisplay
+    from skfedcal.plotting._ledger_display import LedgerDisplay
+    from skfedcal.plotting._reliability_display import ReliabilityDisplay
+    from skfedcal.plotting._reliability_panels import (
         before_and_after,
         plot_reliability,
         plot_reliability_grid,
     )
-    from skfedcal.plotting.studies._cost import CostDisplay
-    from skfedcal.plotting.studies._skew import LabelSkewDisplay
-    from skfedcal.plotting.studies._sweep import SweepDisplay
-    from skfedcal.plotting.studies._temperatures import ClientTemperaturesDisplay
+    from skfedcal.plotting._study_displays import CostDisplay, SweepDisplay
 
 __all__ = [
     "AuditDisplay",
@@ -43,21 +43,18 @@ __all__ = [
 __getattr__, __dir__, _names = attach(
     __name__,
     {
-        "_audit": ["AuditDisplay"],
+        "_audit_display": ["AuditDisplay"],
         "_before_after": ["plot_confusion_matrices", "plot_tsne"],
-        "_ledger": ["LedgerDisplay"],
-        "_precision_recall": ["FedPrecisionRecallDisplay"],
-        "_reliability": ["FedReliabilityDisplay"],
-        "_roc": ["FedRocDisplay"],
-        "reliability._display": ["ReliabilityDisplay"],
-        "reliability._panels": [
+        "_client_displays": ["ClientTemperaturesDisplay", "LabelSkewDisplay"],
+        "_fed_curves": ["FedPrecisionRecallDisplay", "FedRocDisplay"],
+        "_fed_reliability": ["FedReliabilityDisplay"],
+        "_ledger_display": ["LedgerDisplay"],
+        "_reliability_display": ["ReliabilityDisplay"],
+        "_reliability_panels": [
             "before_and_after",
             "plot_reliability",
             "plot_reliability_grid",
         ],
-        "studies._cost": ["CostDisplay"],
-        "studies._skew": ["LabelSkewDisplay"],
-        "studies._sweep": ["SweepDisplay"],
-        "studies._temperatures": ["ClientTemperaturesDisplay"],
+        "_study_displays": ["CostDisplay", "SweepDisplay"],
     },
 )

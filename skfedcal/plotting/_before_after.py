@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from skfedcal._typing import RandomState
-from skfedcal.data._arrays import distinct, join, read_array
-from skfedcal.metrics._labels import check_vector
-from skfedcal.plotting._base import pyplot
-from skfedcal.plotting._style import COLOURS, MARKS
+from skfedcal.clients.arrays import distinct, join, read_array
+from skfedcal.metrics.validation import check_vector
+from skfedcal.plotting._display import COLOURS, MARKS, pyplot
 
 Array = NDArray[Any]
 

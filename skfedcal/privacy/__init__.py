@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from skfedcal._lazy import attach
 
 if TYPE_CHECKING:
-    from skfedcal.privacy._accounting import (
+    from skfedcal.privacy.accounting import (
         NoisePlan,
         calibrate,
         compose_epsilon,
@@ -16,19 +16,24 @@ if TYPE_CHECKING:
         zcdp_epsilon,
         zcdp_rho,
     )
-    from skfedcal.privacy._client_models import DistributedDP, LocalDP, SourceDP
-    from skfedcal.privacy._events import (
+    from skfedcal.privacy.audits.audit_result import AuditResult
+    from skfedcal.privacy.audits.estimator_audit import audit_estimator
+    from skfedcal.privacy.audits.one_run import audit_one_run
+    from skfedcal.privacy.audits.two_worlds import audit
+    from skfedcal.privacy.events import (
         GaussianEvent,
+        PrivacyReport,
         PureEvent,
         SampledGaussianEvent,
     )
-    from skfedcal.privacy._ledger import PrivacyLedger
-    from skfedcal.privacy._models import CentralDP, SecureAggregation
-    from skfedcal.privacy._report import PrivacyReport
-    from skfedcal.privacy.audits._estimator import audit_estimator
-    from skfedcal.privacy.audits._one_run import audit_one_run
-    from skfedcal.privacy.audits._result import AuditResult
-    from skfedcal.privacy.audits._two_worlds import audit
+    from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.models import (
+        CentralDP,
+        DistributedDP,
+        LocalDP,
+        SecureAggregation,
+        SourceDP,
+    )
 
 # Written out for type checkers; a test compares it with the lazy table below.
 __all__ = [
@@ -60,7 +65,7 @@ __all__ = [
 __getattr__, __dir__, _names = attach(
     __name__,
     {
-        "_accounting": [
+        "accounting": [
             "NoisePlan",
             "calibrate",
             "compose_epsilon",
@@ -71,14 +76,23 @@ __getattr__, __dir__, _names = attach(
             "zcdp_epsilon",
             "zcdp_rho",
         ],
-        "_client_models": ["DistributedDP", "LocalDP", "SourceDP"],
-        "_events": ["GaussianEvent", "PureEvent", "SampledGaussianEvent"],
-        "_ledger": ["PrivacyLedger"],
-        "_models": ["CentralDP", "SecureAggregation"],
-        "_report": ["PrivacyReport"],
-        "audits._estimator": ["audit_estimator"],
-        "audits._one_run": ["audit_one_run"],
-        "audits._result": ["AuditResult"],
-        "audits._two_worlds": ["audit"],
+        "audits.audit_result": ["AuditResult"],
+        "audits.estimator_audit": ["audit_estimator"],
+        "audits.one_run": ["audit_one_run"],
+        "audits.two_worlds": ["audit"],
+        "events": [
+            "GaussianEvent",
+            "PrivacyReport",
+            "PureEvent",
+            "SampledGaussianEvent",
+        ],
+        "ledger": ["PrivacyLedger"],
+        "models": [
+            "CentralDP",
+            "DistributedDP",
+            "LocalDP",
+            "SecureAggregation",
+            "SourceDP",
+        ],
     },
 )

@@ -6,19 +6,25 @@ from skfedcal._lazy import attach
 
 if TYPE_CHECKING:
     from skfedcal.training._classifier import FedAvgClassifier
-    from skfedcal.training._context import Context
-    from skfedcal.training._correction import Scaffold
+    from skfedcal.training._fedavg import RoundScores
     from skfedcal.training._gaussian_head import FedGaussianHead
+    from skfedcal.training._local_training import Scaffold
     from skfedcal.training._losses import (
+        DCA,
+        MDCA,
+        MMCE,
+        MMD,
+        Contrastive,
         CrossEntropy,
         FedLC,
         Focal,
         LogitAdjusted,
         Margin,
+        NonUniform,
+        Proximal,
     )
-    from skfedcal.training._models import FCRCNN, MLP, CharLSTM, SmallCNN
-    from skfedcal.training._monitor import RoundScores
-    from skfedcal.training._penalties import DCA, MDCA, MMCE, MMD, NonUniform
+    from skfedcal.training._models import FCRCNN, MLP, CharLSTM, ResNet18, SmallCNN
+    from skfedcal.training._objective import Context
     from skfedcal.training._recipes import (
         ccvr,
         fedlc,
@@ -27,9 +33,7 @@ if TYPE_CHECKING:
         moon,
         nucfl,
     )
-    from skfedcal.training._resnet import ResNet18
-    from skfedcal.training._statistics import ClassStatistics
-    from skfedcal.training._ties import Contrastive, Proximal
+    from skfedcal.training.class_statistics import ClassStatistics
 
 __all__ = [  # noqa: RUF022 - a class may be an acronym
     "CharLSTM",
@@ -67,16 +71,26 @@ __getattr__, __dir__, _names = attach(
     __name__,
     {
         "_classifier": ["FedAvgClassifier"],
-        "_context": ["Context"],
-        "_correction": ["Scaffold"],
+        "_fedavg": ["RoundScores"],
         "_gaussian_head": ["FedGaussianHead"],
-        "_losses": ["CrossEntropy", "FedLC", "Focal", "LogitAdjusted", "Margin"],
-        "_models": ["FCRCNN", "MLP", "CharLSTM", "SmallCNN"],
-        "_monitor": ["RoundScores"],
-        "_penalties": ["DCA", "MDCA", "MMCE", "MMD", "NonUniform"],
+        "_local_training": ["Scaffold"],
+        "_losses": [
+            "Contrastive",
+            "CrossEntropy",
+            "DCA",
+            "FedLC",
+            "Focal",
+            "LogitAdjusted",
+            "MDCA",
+            "MMCE",
+            "MMD",
+            "Margin",
+            "NonUniform",
+            "Proximal",
+        ],
+        "_models": ["CharLSTM", "FCRCNN", "MLP", "ResNet18", "SmallCNN"],
+        "_objective": ["Context"],
         "_recipes": ["ccvr", "fedlc", "fedprox", "fl_fcr", "moon", "nucfl"],
-        "_resnet": ["ResNet18"],
-        "_statistics": ["ClassStatistics"],
-        "_ties": ["Contrastive", "Proximal"],
+        "class_statistics": ["ClassStatistics"],
     },
 )

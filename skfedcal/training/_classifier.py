@@ -1,14 +1,386 @@
-"""Federated training of a torch module, as a scikit-learn classifier."""
+"""FedAvgClassifier: federated training of a torch module.
 
+- The last layer from class statistics, at the end and in between.
+- What a federated trainer does with its parameters: read clients, run rounds.
+- Federated training of a torch module, as a scikit-learn classifier.
+"""
+
+import warnings
+from dataclasses import replace
+from hashlib import sha256
+from itertools import pairwise
 from numbers import Integral, Real
 
-from skfedcal._sklearn_compat import Interval, StrOptions
-from skfedcal.federation._runner import FederatedRunner
-from skfedcal.privacy._mixin import PrivacyMixin
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import column_or_1d
+
+from skfedcal._sklearn_compat import (
+    CallbackSupportMixin,
+    Interval,
+    RoundCallbacks,
+    StrOptions,
+    copy_to_fit,
+    fit_context,
+    undone_on_error,
+)
+from skfedcal.clients.features import read_features
+from skfedcal.federation.collecting import collect
+from skfedcal.federation.runner import FederatedRunner
+from skfedcal.privacy.entropy import Stream, draw_seed
+from skfedcal.privacy.mixin import PrivacyMixin
 from skfedcal.training import _settings
-from skfedcal.training._correction import Scaffold
+from skfedcal.training._fedavg import FedAvg, Monitor, ask_counts
 from skfedcal.training._gaussian_head import FedGaussianHead
-from skfedcal.training._trainer import BaseTrainer
+from skfedcal.training._head_rounds import HeadRounds, head_layout
+from skfedcal.training._local_training import (
+    ClientMemory,
+    ClientTraining,
+    LocalSGD,
+    Scaffold,
+)
+from skfedcal.training._predictions import FittedNetworkMixin
+from skfedcal.training._settings import refuse_sites
+from skfedcal.training.modules import (
+    as_input,
+    build_network,
+    check_input_shape,
+    import_torch,
+)
+
+# Said in the report of a private head on training that was not.
+NOT_COVERED = (
+    "the module that made the features is public: it was trained without privacy on "
+    "these clients"
+)
+
+
+def with_head(trainer, algorithm, model, entropy):
+    """Algorithm that replaces the last layer in between, if the trainer asks for it."""
+    head = trainer.head
+    if model.private and not head._privacy_model().private:
+        raise ValueError(
+            "Training is private, and head=FedGaussianHead() without eps would release "
+            "exact sums of the same clients' features. Give it a budget of its own: "
+            "FedGaussianHead(eps=..., max_norm=...)."
+        )
+    if model.private and head._privacy_model().unit != model.unit:
+        raise ValueError(
+            f"Training hides a {model.unit} and the head, "
+            f"{head._privacy_model()!r}, a single {head._privacy_model().unit}: what "
+            f"both cost cannot be added up. Use unit={model.unit!r} for the head."
+        )
+    # What the head would refuse is refused before training is paid for.
+    algorithm.training.network.check_features()
+    head._validate_params()
+    head._make_algorithm(head._privacy_model(), 1)
+    head._given_prior(len(trainer.classes_))
+    if trainer.head_every == "end":
+        return algorithm
+    if model.private or head._privacy_model().private:
+        raise ValueError(
+            f"head_every={trainer.head_every!r} would release class statistics in "
+            "every such round, which no budget pays for. Use head_every='end'."
+        )
+    if head.method != "sample":
+        raise ValueError(
+            f"head_every={trainer.head_every!r} trains the last layer of the module on "
+            f"virtual features, which method={head.method!r} does not draw. Use "
+            "FedGaussianHead(method='sample'), or head_every='end'."
+        )
+    head_layout(algorithm.training.network)
+    head = copy_to_fit(head)
+    head.classes_ = trainer.classes_
+    return HeadRounds(
+        algorithm, head, int(trainer.head_every), draw_seed(entropy, Stream.HEAD)
+    )
+
+
+def fit_head(trainer, clients, entropy):
+    """Head on the features of all clients under the trained module."""
+    head = copy_to_fit(trainer.head).set_params(classes=trainer.classes_)
+    if head.ledger is None:
+        head.set_params(ledger=trainer.ledger)
+    if head.random_state is None and trainer.random_state is not None:
+        head.set_params(random_state=draw_seed(entropy, Stream.HEAD) % 2**31)
+    packed, model = clients.compact(), head._privacy_model()
+    features = _features(trainer, packed, model)
+    labels = trainer.classes_[packed.labels]
+    cuts = packed.offsets[1:-1]
+    head.fit(
+        np.split(features, cuts),
+        np.split(labels, cuts),
+        client_ids=list(packed.names),
+    )
+    if model.private and not trainer._privacy_model().private:
+        known = (*head.privacy_.assumptions, NOT_COVERED)
+        head.privacy_ = replace(head.privacy_, assumptions=known)
+    return head
+
+
+def _features(trainer, packed, model):
+    """Features of all rows; under privacy those of each unit by itself.
+
+    Rows that go through a module together may be rounded in another way than alone,
+    and in a release nothing of a unit may depend on others.
+    """
+    ends = packed.offsets
+    if model.private and model.unit == "example":
+        ends = np.arange(len(packed.rows) + 1)
+    filled = [(i, j) for i, j in pairwise(ends.tolist()) if i < j]
+    if not model.private or not filled:
+        return trainer._features(packed.rows)
+    return np.concatenate([trainer._features(packed.rows[i:j]) for i, j in filled])
+
+
+def joint_report(training, head):
+    """Guarantee of training and head together, where both are private.
+
+    Eps and delta are added up, which holds for any two releases; a ledger, which knows
+    their noise, finds less.
+    """
+    if not (training.private and head.private):
+        return training
+    apart = training.trust != head.trust
+    bounds = {f"head {name}": bound for name, bound in head.clip.items()}
+    return replace(
+        training,
+        eps=training.eps + head.eps,
+        delta=training.delta + head.delta,
+        mu=None,
+        clip={**training.clip, **bounds},
+        trust=f"{training.trust}; head: {head.trust}" if apart else head.trust,
+        secure=training.secure and head.secure,
+        seeded=training.seeded or head.seeded,
+        accountant=f"{training.accountant} + {head.accountant} (head)",
+        n_rounds=training.n_rounds + head.n_rounds,
+        assumptions=tuple(dict.fromkeys(training.assumptions + head.assumptions)),
+        ledger_ids=training.ledger_ids + head.ledger_ids,
+    )
+
+
+# Said in the report of a private fit that was scored, and perhaps ended, by rows.
+EVAL_PUBLIC = "the rows of eval_set are public"
+
+
+class BaseTrainer(
+    CallbackSupportMixin, PrivacyMixin, FittedNetworkMixin, BaseEstimator
+):
+    """Base class of `FedAvgClassifier`, which has the parameters."""
+
+    @fit_context()
+    def fit(self, X, y=None, *, client_ids=None):
+        """Train the module on clients.
+
+        Parameters
+        ----------
+        X : list of (rows, labels) pairs, list of arrays, or array-like
+            All of these are read: ``fit([(X1, y1), ...])``, ``fit({name: (X1, y1)})``,
+            ``fit([X1, ...], [y1, ...])``, ``fit(X, y)`` (one client) and
+            ``fit(X, y, client_ids=ids)``. Rows may have more than one axis.
+        y : array-like of shape (n_samples,), or list of these, default=None
+            Labels; omitted when `X` is a list of pairs.
+        client_ids : array-like of shape (n_samples,), default=None
+            Client that owns each row. None makes all rows one client. With a list of
+            clients: one name per client.
+
+        Returns
+        -------
+        self : object
+            Fitted classifier.
+        """
+        import_torch()
+        with undone_on_error(self):
+            model = self._privacy_model()
+            refuse_sites(X)
+            read = read_features(
+                self,
+                X,
+                y,
+                client_ids,
+                classes=self.classes,
+                private=model.private,
+                allow_nd=True,
+                dtype="numeric",
+            )
+            self.classes_ = read.classes
+            for name in ("head_", "scores_"):  # of an earlier fit
+                self.__dict__.pop(name, None)
+            entropy = self._entropy(model)
+            network, clients = self._network(read.dataset, entropy)
+            known = read.assumptions
+            if model.private and self.eval_set is not None:
+                known = (*known, EVAL_PUBLIC)
+            made = self._run_rounds(model, network, clients, entropy, known)
+            self.privacy_, callbacks = made
+            if self.head is not None:
+                self.head_ = fit_head(self, clients, entropy)
+                self.privacy_ = joint_report(self.privacy_, self.head_.privacy_)
+            callbacks.end()
+            return self
+
+    def _run_rounds(self, model, network, clients, entropy, assumptions):
+        """Run the rounds on clients that are validated."""
+        runner = _settings.make_runner(
+            self.runner, self.clients_per_round, self.sampling, len(clients)
+        )
+        n_rounds = self.n_rounds if runner.n_rounds is None else runner.n_rounds
+        runner = replace(runner, n_rounds=int(n_rounds))
+        monitor = self._monitor(network)
+        algorithm = self._make_algorithm(network, clients, model, runner, entropy)
+        algorithm = replace(algorithm, monitor=monitor)
+        if self.head is not None:
+            algorithm = with_head(self, algorithm, model, entropy)
+            runner = replace(runner, n_rounds=algorithm.n_rounds)
+
+        def show(state, record):
+            # Fifty rounds would otherwise keep fifty models.
+            record.total.clear()
+            self._set_state(network, state)
+
+        callbacks = RoundCallbacks(self, show)
+        found = collect(
+            algorithm,
+            clients,
+            privacy=model,
+            runner=runner,
+            ledger=self.ledger,
+            entropy=entropy,
+            label=type(self).__name__,
+            assumptions=assumptions,
+            clone_number=self._clone_number,
+            on_start=callbacks.start,
+            on_round=callbacks.round,
+        )
+        state, self.history_ = found.state, found.history
+        for record in self.history_:  # those of a resumed run were loaded
+            record.total.clear()
+        self._set_state(network, state)
+        self.n_clients_, self.n_rounds_ = len(clients), int(state.rounds)
+        if monitor is not None:
+            self.scores_ = monitor.scores
+        _warn_diverged(state)
+        return found.report, callbacks
+
+    def _network(self, clients, entropy):
+        """First parameters, and clients with rows as the module takes them."""
+        rows = clients.rows
+        self._row_shape = self.input_shape_ = rows.shape[1:]
+        if self.input_shape is not None:
+            check_input_shape(tuple(self.input_shape), rows.shape[1:])
+            self.input_shape_ = tuple(int(n) for n in self.input_shape)
+        network = build_network(
+            self.module,
+            self.module_params,
+            self.input_shape_,
+            len(self.classes_),
+            seed=draw_seed(entropy, Stream.FIRST_PARAMETERS),
+            device=self.device,
+        )
+        return network, replace(
+            clients, rows=as_input(self._shaped(rows), network.module)
+        )
+
+    def _make_algorithm(self, network, clients, model, runner, entropy):
+        training = ClientTraining(
+            network,
+            _settings.make_objective(self.loss, self.penalties),
+            LocalSGD(
+                float(self.lr),
+                float(self.momentum),
+                float(self.weight_decay),
+                seed=(draw_seed(entropy, Stream.ROW_ORDER),),
+            ),
+            epochs=int(self.local_epochs),
+            batch_size=None if self.batch_size is None else int(self.batch_size),
+            correction=self.correction,
+            cohort_size=_settings.choose_cohort(
+                self.cohort_size, network, model, secure=entropy.secure
+            ),
+            device=self.device,
+        )
+        _settings.refuse_private(training, model)
+        _settings.refuse_lost_memory(training, runner)
+        if training.remembers:
+            training = replace(training, memory=ClientMemory())
+        clip = _settings.choose_clip(self.clip, model)
+        start = network.flat()
+        counts = None
+        if "global_counts" in training.objective.needs:
+            counts = ask_counts(runner, clients, entropy)
+        return FedAvg(
+            training,
+            start,
+            weighting=_settings.choose_weighting(self.weighting, model, clip),
+            clip=clip,
+            server_lr=float(self.server_lr),
+            server_momentum=float(self.server_momentum),
+            n_clients=len(clients),
+            global_counts=counts,
+            n_rounds=runner.n_rounds,
+            # Drawn parameters follow from the seed; those of a module that was handed
+            # over tell one fit from another.
+            start_name=_digest(start) if hasattr(self.module, "parameters") else "",
+        )
+
+    def _monitor(self, network):
+        if self.eval_set is None:
+            if self.target_accuracy is not None:
+                raise ValueError(
+                    f"target_accuracy={self.target_accuracy!r} needs an eval_set, a "
+                    "tuple (X, y) of public rows."
+                )
+            return None
+        if len(self.eval_set) != 2:
+            raise ValueError(
+                f"eval_set has {len(self.eval_set)} entries; pass a tuple (X, y)."
+            )
+        X, y = self.eval_set
+        rows, y = self._check_rows(X), column_or_1d(np.asarray(y))
+        if len(rows) != len(y):
+            raise ValueError(f"eval_set has {len(rows)} rows but {len(y)} labels.")
+        unknown = np.setdiff1d(y, self.classes_)
+        if unknown.size:
+            raise ValueError(f"eval_set has unknown labels: {unknown[:5].tolist()}.")
+        return Monitor(
+            network.copy(),
+            as_input(self._shaped(rows), network.module),
+            np.searchsorted(self.classes_, y),
+            self.target_accuracy,
+            self.device,
+        )
+
+    def _set_state(self, network, state):
+        self.module_ = network.load(state.params.astype(np.float32))
+
+    @property
+    def _n_features_out(self):
+        """Number of features of `transform`."""
+        kind = np.float32
+        return self._features(np.zeros((1, *self.input_shape_), kind)).shape[1]
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        # Noise may drown everything.
+        tags.classifier_tags.poor_score = self.eps is not None or bool(self.privacy)
+        tags.input_tags.three_d_array = True
+        return tags
+
+
+def _digest(values):
+    return sha256(values.tobytes()).hexdigest()
+
+
+def _warn_diverged(state):
+    if state.n_diverged:
+        warnings.warn(
+            f"{state.n_diverged} times a client's training did not end in finite "
+            "numbers, and its change was left out. Lower `lr`, or scale the columns.",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
+
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")

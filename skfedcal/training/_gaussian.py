@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from skfedcal import _logits
-from skfedcal.algorithms._class_statistics import MomentState
-from skfedcal.data._arrays import read_array
-from skfedcal.training._statistics import ClassStatistics, unpacked
+from skfedcal import _numerics
+from skfedcal.clients.arrays import read_array
+from skfedcal.training.class_statistics import ClassStatistics, MomentState, unpacked
 
 Array = NDArray[np.float64]
 
@@ -207,7 +206,7 @@ def retrained(
         order = rng.permutation(len(rows))
         for start in range(0, len(rows), size):
             batch = order[start : start + size]
-            slope = _logits.softmax(inputs[batch] @ layer.T)
+            slope = _numerics.softmax(inputs[batch] @ layer.T)
             slope[np.arange(len(batch)), labels[batch]] -= 1.0
             velocity *= momentum
             velocity += slope.T @ inputs[batch] / len(batch)

@@ -1,4 +1,4 @@
-"""A classifier from class statistics, in one round."""
+"""FedGaussianHead: a classifier from class statistics, in one round."""
 
 from math import sqrt
 from numbers import Integral, Real
@@ -7,21 +7,16 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from skfedcal._sklearn_compat import (
-    Interval,
-    StrOptions,
-    fit_context,
-    undone_on_error,
-)
-from skfedcal.algorithms._class_statistics import ClassMoments, scaled_rows
-from skfedcal.data._features import check_features
-from skfedcal.data._partition import as_generator
-from skfedcal.federation._collect import collect
-from skfedcal.federation._runner import FederatedRunner
-from skfedcal.privacy._mixin import CLIP_RANGE, PrivacyMixin
+from skfedcal._sklearn_compat import Interval, StrOptions, fit_context, undone_on_error
+from skfedcal.clients.features import check_features
+from skfedcal.clients.partitions import as_generator
+from skfedcal.federation.collecting import collect
+from skfedcal.federation.runner import FederatedRunner
+from skfedcal.privacy.mixin import CLIP_RANGE, PrivacyMixin
 from skfedcal.training import _gaussian
-from skfedcal.training._predict import LogitsClassifierMixin
-from skfedcal.training._sites import read_rows
+from skfedcal.training._predictions import LogitsClassifierMixin
+from skfedcal.training._settings import read_rows
+from skfedcal.training.class_statistics import ClassMoments, scaled_rows
 
 # The longest one row can be: a count, features and products, each at most 1.
 ROW_LENGTH = sqrt(3.0)

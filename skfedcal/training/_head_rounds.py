@@ -7,20 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skfedcal.algorithms._base import Array, Arrays, BlockSpec, Rows, Sums
-from skfedcal.algorithms._class_statistics import ClassMoments
-from skfedcal.data._dataset import FederatedDataset
-from skfedcal.training._algorithm import FedAvg, FedAvgState
-from skfedcal.training._gaussian import (
-    retrained,
-    statistics_of,
-    virtual_features,
-)
-from skfedcal.training._run_module import module_features
-from skfedcal.training._statistics import ClassStatistics
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import Array, Arrays, BlockSpec, Rows, Sums
+from skfedcal.training._fedavg import FedAvg, FedAvgState
+from skfedcal.training._gaussian import retrained, statistics_of, virtual_features
+from skfedcal.training.class_statistics import ClassMoments, ClassStatistics
+from skfedcal.training.modules import module_features
 
 if TYPE_CHECKING:
-    from skfedcal.training._network import Network
+    from skfedcal.training.modules import Network
 
 # Bound on the length of features, and their unit: with 51 bits, those of size 1 are
 # exact to 5e-10. What is longer has diverged.

@@ -6,16 +6,28 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from skfedcal.training._classifier import FedAvgClassifier
 from skfedcal.training._gaussian_head import FedGaussianHead
-from skfedcal.training._losses import FedLC, Margin
-from skfedcal.training._penalties import DCA, NonUniform
-from skfedcal.training._ties import Contrastive, Proximal
+from skfedcal.training._losses import (
+    DCA,
+    Contrastive,
+    FedLC,
+    Margin,
+    NonUniform,
+    Proximal,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from skfedcal.training._objective import Penalty
 
-__all__ = ["ccvr", "fedlc", "fedprox", "fl_fcr", "moon", "nucfl"]
+__all__ = [
+    "ccvr",
+    "fedlc",
+    "fedprox",
+    "fl_fcr",
+    "moon",
+    "nucfl",
+]
 
 
 def fedprox(mu: float = 0.01, **params: Any) -> FedAvgClassifier:

@@ -1,4 +1,8 @@
-"""From parameters of an estimator to the parts of an algorithm, with all refusals."""
+"""From parameters and clients of an estimator to the parts of an algorithm.
+
+- Features that are in this process, or at sites that keep them.
+- From parameters of an estimator to the parts of an algorithm, with all refusals.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,54 @@ from inspect import signature
 from numbers import Integral
 from typing import Any, Literal
 
-from skfedcal.federation._runner import FederatedRunner
-from skfedcal.privacy._models import PrivacyModel
-from skfedcal.training._build import auto_cohort
-from skfedcal.training._client import ClientTraining
-from skfedcal.training._network import Network
+import numpy as np
+
+from skfedcal.clients.features import FeatureClients, read_features
+from skfedcal.federation.runner import FederatedRunner
+from skfedcal.methods.base import is_remote
+from skfedcal.privacy.models import PrivacyModel
+from skfedcal.training._local_training import ClientTraining
 from skfedcal.training._objective import Objective
+from skfedcal.training.modules import Network, auto_cohort
+
+
+def read_rows(
+    estimator: Any, X: Any, y: Any, client_ids: Any, model: Any
+) -> FeatureClients:
+    """Clients of a fit whose algorithm sites know."""
+    if not is_remote(X):
+        found: FeatureClients = read_features(
+            estimator,
+            X,
+            y,
+            client_ids,
+            classes=estimator.classes,
+            private=model.private,
+        )
+        return found
+    X.check_arguments(y=y, client_ids=client_ids)
+    classes = estimator.classes
+    labels = None if classes is None else np.sort(classes)
+    clients, known = X.read(labels, "logits", rows="features")
+    estimator.n_features_in_ = clients.n_columns
+    return FeatureClients(clients, known.classes)
+
+
+def refuse_sites(X: Any) -> None:
+    """Raise where clients train a network: code that sites do not have.
+
+    Raises
+    ------
+    TypeError
+        For `RemoteClients`.
+    """
+    if is_remote(X):
+        raise TypeError(
+            "RemoteClients answer with sums that they know; training a network is code "
+            "of your own. Train with an app of your federation's framework, and pass "
+            "RemoteClients to FedGaussianHead or to a calibrator."
+        )
+
 
 LOSSES = {
     "cross_entropy": "CrossEntropy",

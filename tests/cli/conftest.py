@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from skfedcal.cli import main
-from skfedcal.data import make_federation, save_federation
+from skfedcal.clients import make_federation, save_federation
 
 
 @pytest.fixture

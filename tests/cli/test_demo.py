@@ -11,11 +11,19 @@ from scipy.special import softmax
 from sklearn.metrics import accuracy_score, log_loss
 
 import skfedcal
+from skfedcal.cli import _demo_experiment
+from skfedcal.cli._demo_experiment import (
+    FITS,
+    DemoResult,
+    DemoSize,
+    digit_views,
+    make_digits_federation,
+    run_experiment,
+    score,
+    sign_of_mean,
+    verdict,
+)
 from skfedcal.cli.commands._demo import HEADER, table_row
-from skfedcal.cli.demo import _experiment
-from skfedcal.cli.demo._digits import DemoSize, digit_views, make_digits_federation
-from skfedcal.cli.demo._experiment import FITS, DemoResult, run_experiment, score
-from skfedcal.cli.demo._verdict import sign_of_mean, verdict
 from skfedcal.exceptions import SimulatedPrivacyWarning
 
 SMALL = DemoSize(
@@ -63,7 +71,7 @@ def small():
 
 @pytest.fixture
 def small_demo(monkeypatch):
-    monkeypatch.setattr(_experiment, "DemoSize", lambda: SMALL)
+    monkeypatch.setattr(_demo_experiment, "DemoSize", lambda: SMALL)
 
 
 @pytest.mark.filterwarnings("ignore:random_state")
@@ -72,7 +80,7 @@ def test_the_numbers_are_those_of_independent_code(small):
     tables = [softmax(data.test_logits, axis=1)]
     for _, estimator, eps in FITS:
         make = getattr(skfedcal, estimator)
-        options = _experiment.OPTIONS.get(estimator, {})
+        options = _demo_experiment.OPTIONS.get(estimator, {})
         calibrator = make(eps=eps, classes=np.arange(10), random_state=4, **options)
         calibrator.fit(data.logits, data.labels, client_ids=data.client_ids)
         tables.append(calibrator.predict_proba(data.test_logits))

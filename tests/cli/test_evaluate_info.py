@@ -5,8 +5,8 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
 import skfedcal
-from skfedcal.cli._methods import METHODS
-from skfedcal.data import load_federation
+from skfedcal.cli._options import METHODS
+from skfedcal.clients import load_federation
 
 
 @pytest.fixture

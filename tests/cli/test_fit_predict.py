@@ -15,7 +15,7 @@ from skfedcal import (
     load,
     load_federation,
 )
-from skfedcal.cli._methods import METHODS
+from skfedcal.cli._options import METHODS
 
 
 def fit(run_json, path, *words):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skfedcal.compose._folds import encode_clients, holdout_rows, make_splits
+from skfedcal.compose.folds import encode_clients, holdout_rows, make_splits
 
 
 @pytest.fixture

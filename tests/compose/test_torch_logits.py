@@ -52,12 +52,12 @@ def test_equals_the_module(digits):
 
 
 def test_pieces_make_no_difference(digits, monkeypatch):
-    from skfedcal.training import _run_module
+    from skfedcal.training import modules
 
     X, _ = digits
     step = TorchLogits(nn.Linear(64, 10)).fit(X)
     whole = step.transform(X)
-    monkeypatch.setattr(_run_module, "_PIECE", 64 * 7)
+    monkeypatch.setattr(modules, "_PIECE", 64 * 7)
     np.testing.assert_allclose(step.transform(X), whole, atol=1e-6)
 
 

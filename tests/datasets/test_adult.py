@@ -8,7 +8,7 @@ import pytest
 from sklearn.preprocessing import OneHotEncoder
 
 from skfedcal.datasets import _adult, load_adult
-from skfedcal.datasets._adult_columns import CATEGORIES, COLUMNS
+from skfedcal.datasets._adult import CATEGORIES, COLUMNS
 
 # The first lines of the original, and two of its rows with missing values.
 TRAIN = """\

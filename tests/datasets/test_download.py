@@ -14,14 +14,14 @@ import pytest
 from scipy.io import savemat
 
 from skfedcal.datasets import (
+    _layout,
     load_cifar10,
     load_cifar100,
     load_emnist,
     load_mnist,
     load_svhn,
 )
-from skfedcal.datasets.formats import _download
-from skfedcal.datasets.formats._download import fetch, import_torchvision
+from skfedcal.datasets._layout import fetch, import_torchvision
 
 RNG = np.random.default_rng(5)
 IMAGES = RNG.integers(256, size=(4, 28, 28), dtype=np.uint8)
@@ -130,8 +130,8 @@ def test_a_pair_that_does_not_fit_is_named(tmp_path, monkeypatch, error):
         raise error
 
     versions = {"torch": "2.13.0+cpu", "torchvision": "0.29.2"}
-    monkeypatch.setattr(_download, "import_module", fail)
-    monkeypatch.setattr(_download.metadata, "version", versions.__getitem__)
+    monkeypatch.setattr(_layout, "import_module", fail)
+    monkeypatch.setattr(_layout.metadata, "version", versions.__getitem__)
     message = (
         r"torchvision 0\.29\.2 does not load with torch 2\.13\.0\+cpu \(.*one index"
     )
@@ -144,10 +144,10 @@ def test_a_pair_that_does_not_fit_is_named(tmp_path, monkeypatch, error):
 def test_missing_torchvision_names_the_extra(monkeypatch, missing):
     def version(name):
         if name in missing.split(" and "):
-            raise _download.metadata.PackageNotFoundError(name)
+            raise _layout.metadata.PackageNotFoundError(name)
         return "1.0"
 
-    monkeypatch.setattr(_download.metadata, "version", version)
+    monkeypatch.setattr(_layout.metadata, "version", version)
     monkeypatch.setitem(sys.modules, "torchvision.datasets", None)
     message = rf'needs {missing}, not installed.*pip install "skfedcal\[vision\]"'
     with pytest.raises(ImportError, match=message):
@@ -155,7 +155,7 @@ def test_missing_torchvision_names_the_extra(monkeypatch, missing):
 
 
 def test_nothing_is_imported_for_files_on_disk(write_idx, tmp_path, monkeypatch):
-    monkeypatch.setattr(_download, "import_module", None)
+    monkeypatch.setattr(_layout, "import_module", None)
     write_idx(tmp_path / "train-images-idx3-ubyte", IMAGES)
     write_idx(tmp_path / "train-labels-idx1-ubyte", LABELS)
     np.testing.assert_array_equal(load_mnist(tmp_path, download=True).data, IMAGES)

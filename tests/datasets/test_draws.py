@@ -1,7 +1,7 @@
 import numpy as np
 from scipy import stats
 
-from skfedcal.datasets.corruptions._draws import Draws, image_keys
+from skfedcal.datasets.corruptions._images import Draws, image_keys
 
 SEED = 3
 N_IMAGES, N_NUMBERS = 20, 5000

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from skfedcal.datasets.formats._idx import read_idx
+from skfedcal.datasets._mnist import read_idx
 
 KINDS = ("u1", "i1", "i2", "i4", "f4", "f8")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from skfedcal.datasets.corruptions._batch import (
+from skfedcal.datasets.corruptions._images import (
     convolve,
     displace,
     gaussian_rows,

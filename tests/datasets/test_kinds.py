@@ -7,9 +7,8 @@ import pytest
 from scipy import ndimage, stats
 
 from skfedcal.datasets import corrupt
-from skfedcal.datasets.corruptions import _blur, _digital, _weather
-from skfedcal.datasets.corruptions._batch import Batch
-from skfedcal.datasets.corruptions._draws import Draws
+from skfedcal.datasets.corruptions import _kinds
+from skfedcal.datasets.corruptions._images import Batch, Draws
 
 SEED = 11
 # Deviations of a normal estimate that it leaves with probability 4e-8.
@@ -114,7 +113,7 @@ def test_flat_images_stay(kind, severity):
 
 
 @pytest.mark.parametrize(
-    ("blur", "strength"), [(_blur.defocus_blur, 1.5), (_blur.motion_blur, 5.6)]
+    ("blur", "strength"), [(_kinds.defocus_blur, 1.5), (_kinds.motion_blur, 5.6)]
 )
 def test_blur_keeps_the_mean_of_what_is_away_from_the_border(blur, strength):
     planes = np.full((3, 1, 40, 48), 0.2)
@@ -129,7 +128,7 @@ def test_blur_keeps_the_mean_of_what_is_away_from_the_border(blur, strength):
 def test_defocus_spreads_a_point_over_a_disk():
     planes = np.zeros((1, 1, 96, 96))
     planes[0, 0, 48, 48] = 1
-    spread = _blur.defocus_blur(batch(planes), 3.0)[0, 0]  # nine pixels at this size
+    spread = _kinds.defocus_blur(batch(planes), 3.0)[0, 0]  # nine pixels at this size
     rows, columns = np.indices(spread.shape) - 48
     radius = np.hypot(rows, columns)
     # Flat inside, nothing outside, a pixel of transition.
@@ -144,7 +143,7 @@ def test_defocus_spreads_a_point_over_a_disk():
 def test_motion_angles_stay_within_45_degrees_of_level():
     planes = np.zeros((400, 1, 33, 33))
     planes[:, :, 16, 16] = 1
-    spread = _blur.motion_blur(batch(planes), 8.0)[:, 0]
+    spread = _kinds.motion_blur(batch(planes), 8.0)[:, 0]
     rows, columns = np.indices(spread.shape[1:]) - 16
     cross = (spread * rows * columns).sum(axis=(1, 2))
     tall, wide = ((spread * axis**2).sum(axis=(1, 2)) for axis in (rows, columns))
@@ -205,7 +204,7 @@ def test_pixelate_keeps_blocks_and_averages_within_them():
     np.testing.assert_array_equal(spoilt, np.full((1, 32, 32), 100))
     # Unequal blocks of 8 pixels in 3: 3, 3 and 2 of them.
     line = np.arange(8.0)[None, None, :, None].repeat(3, axis=3)
-    spoilt = _digital.pixelate(batch(line), 8 / 3)[0, 0, :, 0]
+    spoilt = _kinds.pixelate(batch(line), 8 / 3)[0, 0, :, 0]
     np.testing.assert_allclose(spoilt, [1, 1, 1, 4, 4, 4, 6.5, 6.5])
 
 
@@ -221,7 +220,7 @@ def test_pixelate_leaves_so_many_rows_of_blocks(severity, n_blocks, photos):
 def test_elastic_displacement_has_its_size_and_is_smooth():
     # The same key gives both ramps the same field: one shows rows, the other columns.
     ramp = np.indices((64, 64))[:, None] / 64
-    warped = _digital.elastic_transform(batch(ramp, [5, 5]), (1.0, 4.0))
+    warped = _kinds.elastic_transform(batch(ramp, [5, 5]), (1.0, 4.0))
     shift = 64 * (warped - ramp)[:, 0]
     inner = shift[:, 6:-6, 6:-6]  # borders clip
     assert np.sqrt(np.mean(inner**2)) == pytest.approx(2.0, rel=0.2)
@@ -274,7 +273,7 @@ def test_fog_is_white_and_takes_contrast(severity, photos):
 @pytest.mark.parametrize("decay", [3.0, 1.75])
 def test_detail_of_clouds_decays_as_given(decay):
     white = Draws(np.arange(200, dtype=np.uint64)).normal(0, 32, 32)
-    clouds = _weather.plasma(white, decay)
+    clouds = _kinds.plasma(white, decay)
     low, high = clouds.min(axis=(1, 2)), clouds.max(axis=(1, 2))
     np.testing.assert_allclose([low, high], [np.zeros(200), np.ones(200)], atol=1e-6)
     power = np.mean(np.abs(np.fft.rfft2(clouds)) ** 2, axis=0)

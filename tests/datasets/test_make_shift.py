@@ -4,14 +4,14 @@ from scipy.special import logsumexp, softmax
 from scipy.stats import multivariate_normal
 
 from skfedcal.datasets import make_shift
-from skfedcal.datasets._make_shift import KINDS, World, _shifted
+from skfedcal.datasets._shifts import SHIFT_KINDS, World, _shifted
 
 SEED = 6
 # Deviations of a normal estimate that it leaves with probability 4e-8.
 Z = 5.5
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SHIFT_KINDS)
 def test_parts_fit_together(kind):
     shift = make_shift(
         7, 100, 4, kind=kind, n_features=3, n_train=50, n_test=20, random_state=SEED
@@ -32,7 +32,7 @@ def test_parts_fit_together(kind):
     np.testing.assert_array_equal(shift.X_test, again.X_test)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SHIFT_KINDS)
 def test_strength_zero_is_no_shift(kind):
     shift = make_shift(kind=kind, strength=0.0, n_test=0, random_state=SEED)
     np.testing.assert_allclose(shift.weights, 1)
@@ -52,7 +52,7 @@ def test_joint_density_is_that_of_scipy():
     np.testing.assert_allclose(world.log_joint(rows), np.transpose(expected) + constant)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SHIFT_KINDS)
 @pytest.mark.parametrize("strength", [0.5, 1.0])
 def test_labels_follow_the_stated_probabilities(kind, strength):
     shift = make_shift(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.io import loadmat, savemat
 
-from skfedcal.datasets.formats._matlab import read_matlab
+from skfedcal.datasets._svhn import read_matlab
 
 KINDS = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8")
 

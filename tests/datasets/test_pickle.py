@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from skfedcal.datasets.formats._pickle import read_pickle
+from skfedcal.datasets._cifar import read_pickle
 
 BATCH = {
     "data": np.arange(12, dtype=np.uint8).reshape(2, 6),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from skfedcal.datasets import split_clients
-from skfedcal.datasets._split import _deal
+from skfedcal.datasets._split_clients import _deal
 
 SEED = 0
 FRACTIONS = st.lists(st.integers(0, 20), min_size=1, max_size=5).filter(any)

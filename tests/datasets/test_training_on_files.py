@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from skfedcal.data import DirichletPartitioner
+from skfedcal.clients import DirichletPartitioner
 from skfedcal.datasets import (
     load_cifar10,
     load_femnist,
@@ -68,7 +68,7 @@ def test_images_at_partitioned_clients(request, name, shape, module):
 
 
 def test_channels_last_are_known_as_such(cifar):
-    from skfedcal.training._shapes import image_shape
+    from skfedcal.training.modules import image_shape
 
     assert image_shape(cifar[0].shape[1:], 4) == ((3, 32, 32), True)
 

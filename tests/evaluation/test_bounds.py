@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from skfedcal.evaluation._bounds import (
+from skfedcal.evaluation.bounds import (
     auc_bound,
     auc_certificate,
     auc_discretisation,
@@ -14,7 +14,7 @@ from skfedcal.evaluation._bounds import (
     rates_bound,
     threshold_uncertainty,
 )
-from skfedcal.evaluation._variances import (
+from skfedcal.evaluation.noise import (
     auto_levels,
     discrete_laplace_variance,
     prefix_std,

@@ -6,8 +6,8 @@ from scipy import stats
 from scipy.special import expit, ndtr
 
 from skfedcal import ScoreHistogram
-from skfedcal.evaluation._answers import VISIBLE
-from skfedcal.evaluation._score_model import ScoreModel
+from skfedcal.evaluation.answers import VISIBLE
+from skfedcal.evaluation.planning import ScoreModel
 from skfedcal.privacy import DistributedDP, LocalDP
 
 pytestmark = pytest.mark.filterwarnings(
@@ -159,8 +159,8 @@ def test_intervals_hold_the_population(case):
 def test_average_precision_of_few_buckets_is_that_of_the_scores():
     # Precision at the end of each of 64 buckets is too low by .012, its mean over the
     # bucket by .0005.
-    from skfedcal.evaluation._grid import ScoreGrid
-    from skfedcal.evaluation._ranking_sums import average_precision
+    from skfedcal.evaluation.grid import ScoreGrid
+    from skfedcal.evaluation.ranking import average_precision
 
     model = ScoreModel(0.1, 0.9)
     true = average_precision(model.cells(ScoreGrid(14)), exact=False)[0]

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import brentq
 
 from skfedcal import Estimate
-from skfedcal.evaluation._estimate import make_estimate
+from skfedcal.evaluation.intervals import make_estimate
 
 
 @pytest.fixture

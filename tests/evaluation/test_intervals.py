@@ -7,9 +7,14 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import brentq
 
-from skfedcal.evaluation._absolute import KNOWN, folded_mean, sum_interval, unfold
-from skfedcal.evaluation._calibration_errors import _square_interval
-from skfedcal.evaluation._intervals import (
+from skfedcal.evaluation.calibration import (
+    KNOWN,
+    _square_interval,
+    folded_mean,
+    sum_interval,
+    unfold,
+)
+from skfedcal.evaluation.intervals import (
     freedom,
     quantile,
     ratio_interval,

@@ -5,7 +5,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from skfedcal.evaluation._noise import LevelLaw, NoiseModel, _one_report
+from skfedcal.evaluation.noise import LevelLaw, NoiseModel, _one_report
 
 
 def reports(kind, d, p, q):

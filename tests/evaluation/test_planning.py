@@ -5,11 +5,10 @@ import pytest
 from scipy.special import expit
 
 from skfedcal.evaluation import ScoreHistogram, expected_error, plan
-from skfedcal.evaluation._grid import ScoreGrid
-from skfedcal.evaluation._level_noise import level_noise
-from skfedcal.evaluation._planning import METRICS
-from skfedcal.evaluation._ranking_sums import auc_with_gradient as area
-from skfedcal.evaluation._score_model import ScoreModel, ratio
+from skfedcal.evaluation.grid import ScoreGrid
+from skfedcal.evaluation.noise import level_noise
+from skfedcal.evaluation.planning import METRICS, ScoreModel, ratio
+from skfedcal.evaluation.ranking import auc_with_gradient as area
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,

@@ -8,8 +8,9 @@ from hypothesis.extra.numpy import arrays
 from sklearn.metrics import roc_auc_score
 
 from skfedcal import CentralDP, ClasswiseResiduals, federated_roc_auc_score
-from skfedcal.algorithms import ClassResiduals, OneVsRestCounts, ScoreCounts
-from skfedcal.data._dataset import FederatedDataset
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.evaluation.rounds import ClassResiduals, OneVsRestCounts
+from skfedcal.methods.score_curves.rounds import ScoreCounts
 from skfedcal.metrics import classwise_calibration_error
 from skfedcal.privacy import DistributedDP, LocalDP, SourceDP
 

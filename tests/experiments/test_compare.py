@@ -26,11 +26,11 @@ from skfedcal import (
     compare,
 )
 from skfedcal.exceptions import CalibrationWarning
-from skfedcal.experiments import Comparison, _store
-from skfedcal.experiments.comparison import _engine
-from skfedcal.experiments.comparison._clients import client_differences
-from skfedcal.experiments.comparison._named import known_methods, named_methods
-from skfedcal.experiments.comparison._rows import read_rows
+from skfedcal.experiments import Comparison
+from skfedcal.experiments import store as _store
+from skfedcal.experiments.comparison import engine
+from skfedcal.experiments.comparison.cells import client_differences, read_rows
+from skfedcal.experiments.comparison.engine import known_methods, named_methods
 
 pytestmark = pytest.mark.filterwarnings("ignore:random_state")
 
@@ -405,7 +405,7 @@ def test_a_value_that_a_method_has_no_use_for_is_run_once(pooled):
 def test_clip_and_beta_are_passed_on(pooled, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        _engine, "run_cell", lambda cell, *_: seen.append(cell) or {"error": "no"}
+        engine, "run_cell", lambda cell, *_: seen.append(cell) or {"error": "no"}
     )
     with pytest.raises(ValueError, match=r"could be fitted. FedTemp .eps 2.: no"):
         compare(
@@ -423,8 +423,8 @@ def test_clip_and_beta_are_passed_on(pooled, monkeypatch):
 
 
 def test_every_public_calibrator_has_a_name(public_estimators):
-    from skfedcal.calibrators._base import BaseCalibrator
-    from skfedcal.cli._methods import METHODS
+    from skfedcal.cli._options import METHODS
+    from skfedcal.methods.base import BaseCalibrator
 
     classes = {
         cls.__name__ for cls in public_estimators if issubclass(cls, BaseCalibrator)
@@ -489,13 +489,13 @@ def settings_of(given, store):
 
 def test_finished_cells_are_not_run_again(given, tmp_path, monkeypatch):
     calls = []
-    real = _engine.run_cell
+    real = engine.run_cell
 
     def counted(cell, *rest):
         calls.append(dict(cell.labels))
         return real(cell, *rest)
 
-    monkeypatch.setattr(_engine, "run_cell", counted)
+    monkeypatch.setattr(engine, "run_cell", counted)
     words = settings_of(given, tmp_path / "cells")
     told = []
     first = compare(**words, progress=lambda done, total: told.append((done, total)))
@@ -597,12 +597,12 @@ def test_two_classes_of_one_name_are_two_methods(given, tmp_path):
 
 
 def test_cells_of_other_code_are_not_taken(given, tmp_path, monkeypatch):
-    from skfedcal.experiments.comparison import _cells
+    from skfedcal.experiments.comparison import cells
 
     words = {**settings_of(given, tmp_path), "progress": False}
     compare(**words)
     assert len(list(tmp_path.iterdir())) == 8
-    monkeypatch.setattr(_cells, "code_version", lambda: "another one")
+    monkeypatch.setattr(cells, "code_version", lambda: "another one")
     compare(**words)
     assert len(list(tmp_path.iterdir())) == 16
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from skfedcal.experiments.comparison import _progress
-from skfedcal.experiments.comparison._progress import Progress
+from skfedcal.experiments.comparison import engine
+from skfedcal.experiments.comparison.engine import Progress
 
 
 class Terminal(io.StringIO):
@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
 def clock(monkeypatch):
     """Time that moves when told to."""
     now = [0.0]
-    monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(engine.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -11,13 +11,7 @@ from scipy.stats import binomtest
 from skfedcal import compare
 from skfedcal.experiments import Comparison
 from skfedcal.experiments.report import html_report, verdict_of
-from skfedcal.experiments.report._diagram import (
-    LEFT,
-    SIDE,
-    TOP,
-    reliability_svg,
-    wilson,
-)
+from skfedcal.experiments.report.page import LEFT, SIDE, TOP, reliability_svg, wilson
 
 VOID = {"meta", "link", "br"}
 

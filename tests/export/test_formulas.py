@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from scipy import special
 
-from skfedcal.export import _formulas as formulas
-from skfedcal.export._graph import Graph, Node
+from skfedcal.export import graph as formulas
+from skfedcal.export.graph import Graph, Node
 
 torch = pytest.importorskip("torch")
 
 
 def run(rows, build):
     """Result of a formula on rows, carried out by torch."""
-    from skfedcal.export._torch import Calibration
+    from skfedcal.export.torch_module import Calibration
 
     rows = np.asarray(rows, dtype=np.float64)
     graph = Graph(rows.shape[1])

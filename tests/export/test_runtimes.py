@@ -18,7 +18,7 @@ from skfedcal import (
     FedHistogramCalibrator,
     FedTempCalibrator,
     FedVectorCalibrator,
-    calibrators,
+    methods,
 )
 
 torch = pytest.importorskip("torch")
@@ -86,7 +86,7 @@ def test_onnxruntime_equals_predict_proba(fitted, hard, name, n_classes, dtype):
 
 def test_every_calibrator_is_among_the_maps(maps):
     listed = {type(cal) for cal in maps.values()}
-    public = {getattr(calibrators, n) for n in calibrators.__all__ if n[:3] == "Fed"}
+    public = {getattr(methods, n) for n in methods.__all__ if n[:3] == "Fed"}
     assert listed == public
 
 

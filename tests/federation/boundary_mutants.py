@@ -20,15 +20,15 @@ from unittest import mock
 
 import numpy as np
 
-from skfedcal.algorithms._class_scores import ClassScoreCounts
-from skfedcal.algorithms._score_counts import ScoreCounts
 from skfedcal.exceptions import SiteRefusalError
-from skfedcal.federation import Site, SitePolicy, SiteRows, _admission, _endpoint
-from skfedcal.federation import _dishonest_server as server
-from skfedcal.federation._reading import Reading
-from skfedcal.federation._words import WordPlan, plan_words
+from skfedcal.federation import Site, SitePolicy, SiteRows, endpoint
+from skfedcal.federation import dishonest_server as server
+from skfedcal.federation import policy as _admission
+from skfedcal.federation.reading import Reading
+from skfedcal.federation.words import WordPlan, plan_words
+from skfedcal.methods.score_curves.rounds import ClassScoreCounts, ScoreCounts
 from skfedcal.privacy import GaussianEvent, PureEvent
-from skfedcal.privacy._site_ledger import SiteLedger, site_epsilon
+from skfedcal.privacy.site_ledger import SiteLedger, site_epsilon
 
 Patch = contextlib.AbstractContextManager[Any]
 
@@ -57,7 +57,7 @@ def visible_words(self: Site, admitted: Any) -> Any:
     position = None
     if admitted.position is not None:
         position = np.array([admitted.position])
-    answer = _endpoint.respond(request, own.clients, position)
+    answer = endpoint.respond(request, own.clients, position)
     if request.unit == "example":
         answer = replace(answer, n_units=own.n_rows)
     return admitted.words.encode(answer)
@@ -216,9 +216,9 @@ def debits_after_rows() -> Patch:
 
 
 def claims_for_all_methods() -> Patch:
-    from skfedcal.federation import _site
+    from skfedcal.federation import site
 
-    return mock.patch.object(_site, "claim_name", lambda request: request.run)
+    return mock.patch.object(site, "claim_name", lambda request: request.run)
 
 
 def one_row_silences_all() -> Patch:
@@ -226,17 +226,17 @@ def one_row_silences_all() -> Patch:
         request: Any, part: Any, streams: Any, total: Any, on_failure: Any
     ) -> Any:
         try:
-            encoded = _endpoint._encoded(request, part)
+            encoded = endpoint._encoded(request, part)
         except Exception as error:
             on_failure(error, len(part))
             encoded = {
                 name: np.zeros((len(part), c.n_limbs, c.spec.size), dtype=np.int64)
                 for name, c in request.codec.blocks.items()
             }
-        _endpoint._add(total, _endpoint._reported(request, encoded, streams))
+        endpoint._add(total, endpoint._reported(request, encoded, streams))
         return encoded
 
-    return mock.patch.object(_endpoint, "_answered", zeros)
+    return mock.patch.object(endpoint, "_answered", zeros)
 
 
 # ---------------------------------------------------------------------- the detectors

@@ -34,14 +34,13 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from skfedcal.algorithms._base import CellRows
-from skfedcal.federation import Site, SitePolicy, SiteRows
-from skfedcal.federation import _crypto as crypto
-from skfedcal.federation import _dishonest_server as server
-from skfedcal.federation._dishonest_server import Letter, SiteCopies, letter_of
-from skfedcal.federation._request_catalogue import Entry, Schema, catalogue
-from skfedcal.federation._wire import ALGORITHMS
-from skfedcal.privacy._site_ledger import SiteLedger
+from skfedcal.contract import CellRows
+from skfedcal.federation import Site, SitePolicy, SiteRows, crypto
+from skfedcal.federation import dishonest_server as server
+from skfedcal.federation.dishonest_server import Letter, SiteCopies, letter_of
+from skfedcal.federation.request_catalogue import Entry, Schema, catalogue
+from skfedcal.federation.wire import ALGORITHMS
+from skfedcal.privacy.site_ledger import SiteLedger
 
 SCHEMAS = (
     Schema((0, 1, 2), 3, "logits"),
@@ -385,8 +384,8 @@ def _masked(case: Case, copies: SiteCopies) -> tuple[Any, Any, bool]:
 
 
 def _asked_shapes(letter: Letter) -> Any:
-    from skfedcal.federation._wire import read_request
-    from skfedcal.federation._words import request_words
+    from skfedcal.federation.wire import read_request
+    from skfedcal.federation.words import request_words
 
     request = read_request(letter.text, letter.arrays)
     return request_words(request, masked=True).shapes

@@ -8,22 +8,21 @@ import numpy as np
 import pytest
 
 from skfedcal import FederatedRunner, FedTempCalibrator
-from skfedcal.algorithms import (
-    BlockSpec,
-    ClassHistograms,
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import BlockSpec
+from skfedcal.federation import InProcess, Joblib, PartialSum, Request, respond
+from skfedcal.federation.backends import engine_of, select
+from skfedcal.methods.bins.rounds import ClassHistograms
+from skfedcal.methods.temperature.rounds import (
     TemperatureAverage,
     TemperatureGrid,
     TemperatureNewton,
     TemperaturePosterior,
 )
-from skfedcal.data._dataset import FederatedDataset
-from skfedcal.federation import InProcess, Joblib, PartialSum, Request, respond
-from skfedcal.federation._backends import select
-from skfedcal.federation._engines import engine_of
 from skfedcal.privacy import CentralDP, PrivacyLedger
-from skfedcal.privacy._entropy import SeededEntropy
-from skfedcal.privacy._mechanisms import ExactSum
-from skfedcal.privacy._models import ReleasePlan
+from skfedcal.privacy.entropy import SeededEntropy
+from skfedcal.privacy.mechanisms import ExactSum
+from skfedcal.privacy.models import ReleasePlan
 
 N_CLASSES = 10
 
@@ -267,11 +266,11 @@ def test_a_row_moves_an_answer_by_no_more_than_its_bound():
 
 
 def test_large_federations_are_answered_in_pieces(monkeypatch):
-    from skfedcal.federation import _endpoint
+    from skfedcal.federation import endpoint
 
     request = make_request(NOISY["histograms"], "noisy")
     whole = respond(request, DATA)
-    monkeypatch.setattr(_endpoint, "_CHUNK_VALUES", 1000)
+    monkeypatch.setattr(endpoint, "_CHUNK_VALUES", 1000)
     pieces = respond(request, DATA)
     assert pieces.n_clients == whole.n_clients == len(DATA)
     for name, value in whole.total.items():

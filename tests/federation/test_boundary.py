@@ -13,13 +13,11 @@ from skfedcal import (
     FederatedDataset,
     FederatedRunner,
     FedTempCalibrator,
-    algorithms,
     make_federation,
 )
-from skfedcal.algorithms import ScoreCounts, TemperaturePosterior
-from skfedcal.algorithms._base import broadcast_forms
-from skfedcal.algorithms._class_scores import ClassScoreCounts
-from skfedcal.data._to_logits import _SUM_TOLERANCE
+from skfedcal.clients.arrays import _SUM_TOLERANCE
+from skfedcal.contract import broadcast_forms
+from skfedcal.evaluation.rounds import ClassResiduals
 from skfedcal.federation import (
     InProcessTransport,
     Reading,
@@ -29,7 +27,19 @@ from skfedcal.federation import (
     SitePolicy,
     SiteRows,
 )
-from skfedcal.federation._wire import write_request
+from skfedcal.federation.wire import write_request
+from skfedcal.methods.accuracy_temperature.rounds import (
+    EceGrid,
+    GapParts,
+    TemperatureSearch,
+)
+from skfedcal.methods.bins.rounds import ClassHistograms
+from skfedcal.methods.network.rounds import MLPAveraging
+from skfedcal.methods.scaling.families import MatrixMap, VectorMap
+from skfedcal.methods.scaling.rounds import LocalAverage
+from skfedcal.methods.score_curves.rounds import ClassScoreCounts, ScoreCounts
+from skfedcal.methods.temperature.rounds import TemperatureGrid, TemperaturePosterior
+from skfedcal.methods.top_bins.rounds import TopBinCounts
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,
@@ -37,8 +47,8 @@ from skfedcal.privacy import (
     PrivacyLedger,
     SourceDP,
 )
-from skfedcal.privacy._entropy import OSEntropy
-from skfedcal.privacy._site_ledger import SiteLedger
+from skfedcal.privacy.entropy import OSEntropy
+from skfedcal.privacy.site_ledger import SiteLedger
 
 COUNTS = ClassScoreCounts(levels=(7,), clip=1.0, max_examples=1)
 GIVEN = Reading((0, 1), rows="given")
@@ -519,20 +529,20 @@ BOMBS = {
 @pytest.mark.parametrize(
     ("algorithm", "name"),
     [
-        (algorithms.TemperatureGrid(n_points=10_001), "n_points"),
-        (algorithms.ClassHistograms(n_bins=10_001), "n_bins"),
-        (algorithms.TopBinCounts(n_bins=10_001), "n_bins"),
-        (algorithms.ClassResiduals(n_bins=10_001), "n_bins"),
-        (algorithms.EceGrid(-1.0, 1.0, n_bins=10_001), "n_bins"),
-        (algorithms.TemperatureSearch(-1.0, 1.0, n_bins=10_001), "n_bins"),
-        (algorithms.GapParts(-1.0, 1.0, n_points=10_001), "n_points"),
-        (algorithms.LocalAverage(algorithms.VectorMap(), local_iter=10_001), "local"),
-        (algorithms.LocalAverage(algorithms.MatrixMap(), local_iter=5_000), "local"),
-        (algorithms.MLPAveraging(epochs=101), "epochs"),
-        (algorithms.MLPAveraging(hidden=(1,) * 17), "hidden"),
-        (algorithms.MLPAveraging(hidden=(0,)), "hidden"),
-        (algorithms.MLPAveraging(batch_size=0), "batch_size"),
-        (algorithms.MLPAveraging(hidden=(2000, 2000), epochs=10), "epochs"),
+        (TemperatureGrid(n_points=10_001), "n_points"),
+        (ClassHistograms(n_bins=10_001), "n_bins"),
+        (TopBinCounts(n_bins=10_001), "n_bins"),
+        (ClassResiduals(n_bins=10_001), "n_bins"),
+        (EceGrid(-1.0, 1.0, n_bins=10_001), "n_bins"),
+        (TemperatureSearch(-1.0, 1.0, n_bins=10_001), "n_bins"),
+        (GapParts(-1.0, 1.0, n_points=10_001), "n_points"),
+        (LocalAverage(VectorMap(), local_iter=10_001), "local"),
+        (LocalAverage(MatrixMap(), local_iter=5_000), "local"),
+        (MLPAveraging(epochs=101), "epochs"),
+        (MLPAveraging(hidden=(1,) * 17), "hidden"),
+        (MLPAveraging(hidden=(0,)), "hidden"),
+        (MLPAveraging(batch_size=0), "batch_size"),
+        (MLPAveraging(hidden=(2000, 2000), epochs=10), "epochs"),
         (ScoreCounts(levels=(63,)), "levels"),
         (ScoreCounts(levels=(2, 2)), "levels"),
         (ScoreCounts(levels=()), "levels"),

@@ -16,9 +16,10 @@ import pytest
 
 from skfedcal import FedBinCalibrator, FederatedRunner, FedTempCalibrator
 from skfedcal.exceptions import CheckpointError
-from skfedcal.federation import InProcess, _checkpoint, _collect
+from skfedcal.federation import InProcess, collecting
+from skfedcal.federation import checkpoint as _checkpoint
 from skfedcal.privacy import CentralDP, PrivacyLedger
-from skfedcal.privacy._mechanisms import LatticeGaussian
+from skfedcal.privacy.mechanisms import LatticeGaussian
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning"),
@@ -135,14 +136,14 @@ def kill_while_asking(at_round):
 
 
 def kill_after_release(at_round):
-    really_keep = _collect.Run.keep
+    really_keep = collecting.Run.keep
 
     def keep(self, state, record, finished):
         if record.round == at_round:
             die()
         really_keep(self, state, record, finished)
 
-    _collect.Run.keep = keep
+    collecting.Run.keep = keep
 
 
 def kill_before_rename(at_round):
@@ -160,14 +161,14 @@ def kill_before_rename(at_round):
 
 
 def kill_after_save(at_round):
-    really_keep = _collect.Run.keep
+    really_keep = collecting.Run.keep
 
     def keep(self, state, record, finished):
         really_keep(self, state, record, finished)
         if record.round == at_round:
             die()
 
-    _collect.Run.keep = keep
+    collecting.Run.keep = keep
 
 
 JOBS = [
@@ -353,13 +354,13 @@ def test_a_checkpoint_changes_no_result(tmp_path):
 
 def test_a_run_that_a_listener_stopped_can_go_on(tmp_path):
     job = Job(tmp_path)
-    really = _collect.run_rounds
+    really = collecting.run_rounds
 
     def run_one_round(*args, on_round=None, **kwargs):
         return really(*args, on_round=lambda *_: True, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_collect, "run_rounds", run_one_round)
+        patch.setattr(collecting, "run_rounds", run_one_round)
         assert job.fit().n_rounds_ == 1
     assert_same(job.fit(), job.unbroken())
     assert len(job.ledger) == 1
@@ -564,13 +565,13 @@ def test_an_old_copy_of_a_checkpoint_is_refused(tmp_path):
     # Whoever restores an old copy and resumes with real entropy draws new noise for
     # rounds that have been released: two values of one sum for one debit.
     job = Job(tmp_path, seed=None)
-    really = _collect.run_rounds
+    really = collecting.run_rounds
 
     def run_one_round(*args, on_round=None, **kwargs):
         return really(*args, on_round=lambda *_: True, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_collect, "run_rounds", run_one_round)
+        patch.setattr(collecting, "run_rounds", run_one_round)
         job.fit()
     shutil.copy(job.path, tmp_path / "copy")
     job.fit()

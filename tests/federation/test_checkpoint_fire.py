@@ -15,7 +15,7 @@ import pytest
 
 from skfedcal import FederatedRunner, FedTempCalibrator, make_federation
 from skfedcal.exceptions import CheckpointError
-from skfedcal.federation import _checkpoint, _collect
+from skfedcal.federation import checkpoint, collecting
 from skfedcal.privacy import PrivacyLedger
 
 pytestmark = [
@@ -297,10 +297,10 @@ def test_a_state_of_another_version_is_refused(tmp_path):
     fit(tmp_path)
     path = tmp_path / "run.npz"
     digest = header_of(path)["fingerprint"]
-    saved = _checkpoint.load(path, digest)
+    saved = checkpoint.load(path, digest)
     state = {k: v for k, v in saved.state.items() if k != "log_beta"}
     fields = {k: getattr(saved, k) for k in saved.__slots__}
-    _checkpoint.save(path, digest, _checkpoint.Checkpoint(**{**fields, "state": state}))
+    checkpoint.save(path, digest, checkpoint.Checkpoint(**{**fields, "state": state}))
     with pytest.raises(CheckpointError, match=r"\['log_beta'\].*another version"):
         fit(tmp_path)
 
@@ -317,7 +317,7 @@ def test_a_clock_that_goes_back_changes_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(time, "time", clock)
     monkeypatch.setattr(time, "perf_counter", clock)
-    really_keep = _collect.Run.keep
+    really_keep = collecting.Run.keep
 
     def stop_after_two(self, state, record, finished):
         really_keep(self, state, record, finished)
@@ -325,7 +325,7 @@ def test_a_clock_that_goes_back_changes_nothing(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_collect.Run, "keep", stop_after_two)
+        patch.setattr(collecting.Run, "keep", stop_after_two)
         with pytest.raises(KeyboardInterrupt):
             fit(tmp_path)
     first = header_of(tmp_path / "run.npz")

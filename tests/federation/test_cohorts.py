@@ -8,11 +8,11 @@ import pytest
 from scipy import stats
 
 from skfedcal import FedBinCalibrator, FederatedRunner, FedTempCalibrator
-from skfedcal.algorithms import ClassHistograms
 from skfedcal.exceptions import PrivacyWarning
-from skfedcal.federation._cohorts import Schedule
+from skfedcal.federation.runner import Schedule
+from skfedcal.methods.bins.rounds import ClassHistograms
 from skfedcal.privacy import CentralDP
-from skfedcal.privacy._entropy import OSEntropy, SeededEntropy
+from skfedcal.privacy.entropy import OSEntropy, SeededEntropy
 
 ALPHA = 1e-7
 
@@ -180,9 +180,9 @@ def test_poisson_needs_less_noise_and_says_why():
 
 
 def test_poisson_without_dp_accounting_has_the_noise_of_full_participation(monkeypatch):
-    from skfedcal.privacy import _accounting
+    from skfedcal.privacy import accounting
 
-    monkeypatch.setattr(_accounting, "load_pld", lambda: None)
+    monkeypatch.setattr(accounting, "load_pld", lambda: None)
     with pytest.warns(PrivacyWarning, match="dp-accounting is not installed"):
         report = fit_bins("poisson", cohort_size=2).privacy_
     full = fit_bins("full").privacy_
@@ -223,8 +223,8 @@ def test_means_are_taken_over_the_public_number_of_clients():
             seen.append(n_clients)
             return super().update(state, total, n_clients)
 
-    from skfedcal.data._dataset import FederatedDataset
-    from skfedcal.privacy._mechanisms import ExactSum
+    from skfedcal.clients.dataset import FederatedDataset
+    from skfedcal.privacy.mechanisms import ExactSum
 
     rows = np.zeros((20, 3))
     data = FederatedDataset(rows, np.zeros(20, int), np.arange(21), range(20), 3)

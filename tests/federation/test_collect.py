@@ -19,12 +19,14 @@ from skfedcal import (
     ScoreHistogram,
     make_federation,
 )
-from skfedcal.algorithms import ClassHistograms, TemperaturePosterior
-from skfedcal.calibrators._setting import setting_of
 from skfedcal.exceptions import BudgetExceededError
-from skfedcal.federation import InProcess, _cohorts, collect
+from skfedcal.federation import InProcess, collect
+from skfedcal.federation import runner as _cohorts
+from skfedcal.methods.base import setting_of
+from skfedcal.methods.bins.rounds import ClassHistograms
+from skfedcal.methods.temperature.rounds import TemperaturePosterior
 from skfedcal.privacy import CentralDP, DistributedDP, SecureAggregation
-from skfedcal.privacy._entropy import SeededEntropy, Stream
+from skfedcal.privacy.entropy import SeededEntropy, Stream
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning"),

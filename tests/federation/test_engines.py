@@ -26,7 +26,7 @@ from skfedcal.federation import (
     SitePolicy,
     SiteRows,
 )
-from skfedcal.federation._engines import engine_of
+from skfedcal.federation.backends import engine_of
 from skfedcal.privacy import CentralDP, DistributedDP, LocalDP, SourceDP
 
 pytestmark = [
@@ -241,7 +241,7 @@ def test_two_clients_cannot_hide():
 
 
 def test_secure_engines_follow_the_parameters():
-    from skfedcal.data._dataset import FederatedDataset
+    from skfedcal.clients.dataset import FederatedDataset
 
     data = FederatedDataset(
         np.zeros((4, 2)), np.zeros(4, dtype=int), np.arange(5), range(4), 2

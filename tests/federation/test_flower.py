@@ -33,9 +33,9 @@ from skfedcal.federation import (
     SitePolicy,
     make_client_app,
 )
-from skfedcal.federation._crypto import new_key
-from skfedcal.federation._flower import pack, unpack
-from skfedcal.federation._node_config import site_from_config, site_policy
+from skfedcal.federation.crypto import new_key
+from skfedcal.federation.flower import pack, unpack
+from skfedcal.federation.site import site_from_config, site_policy
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "deployment.rst"
 NAMES = ("berlin", "lyon", "oslo", "turin")

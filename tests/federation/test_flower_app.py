@@ -18,7 +18,7 @@ from skfedcal import (
     federated_roc_auc_score,
     make_federation,
 )
-from skfedcal.cli.flower._app import run_config, write_app
+from skfedcal.cli.flower.project import run_config, write_app
 from skfedcal.exceptions import BudgetExceededError, CheckpointError
 
 NAMES = ("berlin", "lyon", "oslo")

@@ -11,9 +11,7 @@ from skfedcal import (
     FedTempCalibrator,
     make_federation,
 )
-from skfedcal.algorithms import ScoreCounts
-from skfedcal.algorithms._base import BlockSpec
-from skfedcal.algorithms._class_scores import ClassScoreCounts
+from skfedcal.contract import BlockSpec
 from skfedcal.exceptions import NotEnoughClientsError, SecureAggregationError
 from skfedcal.federation import (
     InProcessTransport,
@@ -26,22 +24,23 @@ from skfedcal.federation import (
     SitePolicy,
     SiteRows,
 )
-from skfedcal.federation._mask_plan import MaskPlan, plan_masks
-from skfedcal.federation._masking_server import masked_sum
-from skfedcal.federation._policy import answer_cost
-from skfedcal.federation._wire import request_hash, write_request
-from skfedcal.federation._words import request_words
+from skfedcal.federation.mask_plan import MaskPlan, plan_masks
+from skfedcal.federation.masking_server import masked_sum
+from skfedcal.federation.policy import answer_cost
+from skfedcal.federation.wire import request_hash, write_request
+from skfedcal.federation.words import request_words
+from skfedcal.methods.score_curves.rounds import ClassScoreCounts, ScoreCounts
 from skfedcal.privacy import DistributedDP, LocalDP, PrivacyLedger, SourceDP
-from skfedcal.privacy._codec import BlockCode, Codec
-from skfedcal.privacy._entropy import OSEntropy
-from skfedcal.privacy._events import GaussianEvent, PureEvent, SampledGaussianEvent
-from skfedcal.privacy._randomizers import (
+from skfedcal.privacy.codec import BlockCode, Codec
+from skfedcal.privacy.entropy import OSEntropy
+from skfedcal.privacy.events import GaussianEvent, PureEvent, SampledGaussianEvent
+from skfedcal.privacy.randomizers import (
     GaussianShares,
     LaplaceShares,
     LocalReports,
     PolyaShares,
 )
-from skfedcal.privacy._site_ledger import SiteLedger, gaussian_epsilon
+from skfedcal.privacy.site_ledger import SiteLedger, gaussian_epsilon
 
 NAMES = ("a", "b", "c", "d")
 LABELS = {"a": [0, 1, 1], "b": [0, 0, 1], "c": [1, 0, 1], "d": [0, 0, 0]}

@@ -10,21 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skfedcal.exceptions import NotEnoughClientsError, SecureAggregationError
-from skfedcal.federation._mask_plan import (
-    MaskPlan,
-    graph_size,
-    plan_masks,
-    to_bits,
-)
-from skfedcal.federation._masking_client import (
+from skfedcal.federation.mask_plan import MaskPlan, graph_size, plan_masks, to_bits
+from skfedcal.federation.masking_client import (
     MaskingClient,
     own_text,
     pair_text,
     signed_text,
     survivors_text,
 )
-from skfedcal.federation._masking_server import masked_sum
-from skfedcal.federation._roster import Roster, SiteKey
+from skfedcal.federation.masking_server import masked_sum
+from skfedcal.federation.roster import Roster, SiteKey
 
 STAGES = ("keys", "shares", "masked", "unmask")
 SHAPES = {"counts": ((7,), 4), "sums": ((2, 3), 8)}

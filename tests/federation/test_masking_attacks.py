@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
 from skfedcal.exceptions import NotEnoughClientsError, SecureAggregationError
-from skfedcal.federation import _mask_plan
-from skfedcal.federation._crypto import unseal
-from skfedcal.federation._mask_plan import (
+from skfedcal.federation import mask_plan
+from skfedcal.federation.crypto import unseal
+from skfedcal.federation.mask_plan import (
     ACTIVE_BITS,
     HASH_BYTES,
     MaskPlan,
@@ -22,9 +22,9 @@ from skfedcal.federation._mask_plan import (
     plan_masks,
     to_bits,
 )
-from skfedcal.federation._masking_client import MaskingClient, add, survivors_text
-from skfedcal.federation._masking_server import _Round, masked_sum
-from skfedcal.federation._roster import Roster, SiteKey
+from skfedcal.federation.masking_client import MaskingClient, add, survivors_text
+from skfedcal.federation.masking_server import _Round, masked_sum
+from skfedcal.federation.roster import Roster, SiteKey
 
 SHAPES = {"counts": ((3,), 4)}
 
@@ -648,7 +648,7 @@ def test_tails_are_those_of_scipy(population, data):
     size = data.draw(st.integers(0, population))
     most = data.draw(st.integers(-2, population + 1))
     expected = hypergeom(population, marked, size).sf(most)
-    found = _mask_plan._tail(population, marked, size, most)
+    found = mask_plan._tail(population, marked, size, most)
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
 

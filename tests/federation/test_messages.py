@@ -15,8 +15,6 @@ from skfedcal import (
     FedTempCalibrator,
     ScoreHistogram,
 )
-from skfedcal.algorithms import ClassHistograms, ScoreCounts, TemperaturePosterior
-from skfedcal.algorithms._class_scores import ClassScoreCounts
 from skfedcal.exceptions import (
     FaultyClientWarning,
     FaultySumError,
@@ -35,11 +33,14 @@ from skfedcal.federation import (
     SiteKey,
     SitePolicy,
     SiteRows,
-    _masking_server,
+    masking_server,
 )
-from skfedcal.federation._mask_plan import MaskPlan, plan_masks
-from skfedcal.federation._wire import write_request
-from skfedcal.federation._words import UNITS
+from skfedcal.federation.mask_plan import MaskPlan, plan_masks
+from skfedcal.federation.wire import write_request
+from skfedcal.federation.words import UNITS
+from skfedcal.methods.bins.rounds import ClassHistograms
+from skfedcal.methods.score_curves.rounds import ClassScoreCounts, ScoreCounts
+from skfedcal.methods.temperature.rounds import TemperaturePosterior
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,
@@ -49,10 +50,10 @@ from skfedcal.privacy import (
     PureEvent,
     SourceDP,
 )
-from skfedcal.privacy._accounting import gdp_epsilon
-from skfedcal.privacy._codec import Codec
-from skfedcal.privacy._entropy import OSEntropy, SeededEntropy
-from skfedcal.privacy._site_ledger import SiteLedger, gaussian_epsilon
+from skfedcal.privacy.accounting import gdp_epsilon
+from skfedcal.privacy.codec import Codec
+from skfedcal.privacy.entropy import OSEntropy, SeededEntropy
+from skfedcal.privacy.site_ledger import SiteLedger, gaussian_epsilon
 
 NAMES = list("abcdef")
 STAGES = ("keys", "shares", "masked", "unmask")
@@ -199,7 +200,7 @@ def test_the_state_is_plain_at_every_stage():
 CODE = """
 import pickle, sys
 from skfedcal.federation import Roster, Site, SiteKey, SitePolicy, SiteRows
-from skfedcal.privacy._site_ledger import SiteLedger
+from skfedcal.privacy.site_ledger import SiteLedger
 rows, letters, budget = pickle.load(sys.stdin.buffer)
 ledger = SiteLedger(budget=budget)
 site = Site("a", SiteRows(*rows), ledger=ledger)
@@ -697,7 +698,7 @@ def test_the_ledger_is_debited_before_the_answer_is_computed():
         raise OSError("power cut")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("skfedcal.federation._site.respond", watch)
+        patch.setattr("skfedcal.federation.site.respond", watch)
         refusal(site, counts_request(SourceDP(1.0, mode="faithful")))
     assert seen == [1, 1] and len(ledger) == 1
 
@@ -797,13 +798,13 @@ def test_clients_themselves_see_to_the_smallest_sum():
     request = counts_request(DistributedDP(1.0, n_min=6, mode="faithful"))
     transport = InProcessTransport(make_sites(), on_reply=drop(("masked", "b")))
     backend = MessageBackend(transport, secure=True)
-    plain = _masking_server.masked_sum
+    plain = masking_server.masked_sum
 
     def careless(*args, n_min=0, **options):
         return plain(*args, n_min=0, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_masking_server, "masked_sum", careless)
+        patch.setattr(masking_server, "masked_sum", careless)
         with pytest.raises(NotEnoughClientsError, match="6 are needed"):
             backend.total(request, np.arange(6))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from skfedcal.federation import SiteRows
-from skfedcal.federation._wire import ALGORITHMS
+from skfedcal.federation.wire import ALGORITHMS
 
 
 def _script():

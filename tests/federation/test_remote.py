@@ -19,7 +19,7 @@ from skfedcal import (
     make_federation,
     save_federation,
 )
-from skfedcal._logits import softmax
+from skfedcal._numerics import softmax
 from skfedcal.federation import (
     InProcessTransport,
     MessageBackend,

@@ -9,19 +9,16 @@ from sklearn.base import clone
 
 from skfedcal import FedBinCalibrator, FederatedRunner, FedTempCalibrator
 from skfedcal._sklearn_compat import HAS_CALLBACKS
-from skfedcal.algorithms import (
-    BlockSpec,
-    ClassHistograms,
-    TemperatureAverage,
-    TemperaturePosterior,
-)
-from skfedcal.data._dataset import FederatedDataset
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import BlockSpec
 from skfedcal.exceptions import NotEnoughClientsError
 from skfedcal.federation import InProcess
+from skfedcal.methods.bins.rounds import ClassHistograms
+from skfedcal.methods.temperature.rounds import TemperatureAverage, TemperaturePosterior
 from skfedcal.privacy import CentralDP, PrivacyLedger
-from skfedcal.privacy._entropy import OSEntropy, SeededEntropy
-from skfedcal.privacy._mechanisms import ExactSum
-from skfedcal.privacy._models import ReleasePlan
+from skfedcal.privacy.entropy import OSEntropy, SeededEntropy
+from skfedcal.privacy.mechanisms import ExactSum
+from skfedcal.privacy.models import ReleasePlan
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning"),
@@ -301,8 +298,8 @@ def test_a_callback_sees_every_round_and_may_stop():
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.PrivacyWarning")
 def test_a_mechanism_refuses_a_schedule_it_was_not_planned_for():
     from skfedcal.privacy import PrivacyLedger, calibrate
-    from skfedcal.privacy._entropy import SeededEntropy
-    from skfedcal.privacy._mechanisms import LatticeGaussian
+    from skfedcal.privacy.entropy import SeededEntropy
+    from skfedcal.privacy.mechanisms import LatticeGaussian
 
     def mechanism(**plan):
         return LatticeGaussian(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skfedcal.federation._shamir import join, multiply, split
+from skfedcal.federation.mask_plan import join, multiply, split
 
 
 def slow_product(a, b):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from skfedcal import FederatedRunner
-from skfedcal.algorithms import ScoreCounts
-from skfedcal.data._dataset import FederatedDataset
+from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.federation import Request
+from skfedcal.methods.score_curves.rounds import ScoreCounts
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,
@@ -18,7 +18,7 @@ from skfedcal.privacy import (
     SecureAggregation,
     SourceDP,
 )
-from skfedcal.privacy._entropy import OSEntropy
+from skfedcal.privacy.entropy import OSEntropy
 
 DATA = FederatedDataset(
     np.linspace(0, 1, 9)[:, None], np.arange(9) % 2, np.arange(10), range(9), 2

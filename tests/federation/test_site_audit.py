@@ -8,9 +8,9 @@ import pytest
 
 from skfedcal.cli import main
 from skfedcal.federation import Site, SitePolicy, SiteRows
-from skfedcal.federation import _dishonest_server as server
+from skfedcal.federation import dishonest_server as server
 from skfedcal.privacy import PureEvent
-from skfedcal.privacy._site_ledger import SiteLedger
+from skfedcal.privacy.site_ledger import SiteLedger
 
 SITE = """
 client-id = "a"
@@ -106,7 +106,7 @@ def test_a_site_that_tells_is_caught(tmp_path, capsys, monkeypatch):
 
 
 def test_text_of_a_failed_audit():
-    from skfedcal.cli._site_audit import findings_table
+    from skfedcal.cli.commands._audit import findings_table
 
     finding = server.Finding("labels", "asked", "labels of 5 rows", 5.0, 20, 3, 0.01)
     other = server.Finding("rows", "asked", messages=7)

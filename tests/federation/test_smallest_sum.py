@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from skfedcal import FederatedRunner
-from skfedcal.algorithms import ClassHistograms
-from skfedcal.data._dataset import FederatedDataset
+from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.exceptions import NotEnoughClientsError
 from skfedcal.federation import InProcess, Joblib, Request, respond
+from skfedcal.methods.bins.rounds import ClassHistograms
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,
@@ -18,7 +18,7 @@ from skfedcal.privacy import (
     SecureAggregation,
     SourceDP,
 )
-from skfedcal.privacy._entropy import SeededEntropy
+from skfedcal.privacy.entropy import SeededEntropy
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::skfedcal.exceptions.SimulatedPrivacyWarning"

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skfedcal import FederatedDataset, FederatedRunner
-from skfedcal.algorithms import ClassHistograms, ScoreCounts
 from skfedcal.exceptions import FaultyClientWarning, NotEnoughClientsError
 from skfedcal.federation import (
     Aggregators,
@@ -19,10 +18,12 @@ from skfedcal.federation import (
     Request,
     TreeBackend,
 )
-from skfedcal.federation._messages import sum_words
+from skfedcal.federation.messages import sum_words
+from skfedcal.methods.bins.rounds import ClassHistograms
+from skfedcal.methods.score_curves.rounds import ScoreCounts
 from skfedcal.privacy import CentralDP, DistributedDP, PrivacyLedger
-from skfedcal.privacy._entropy import SeededEntropy
-from skfedcal.privacy._mechanisms import ExactSum
+from skfedcal.privacy.entropy import SeededEntropy
+from skfedcal.privacy.mechanisms import ExactSum
 
 COUNTS = ScoreCounts(levels=(2, 4), max_examples=1)
 CLIPPED = replace(COUNTS, clip=1.0)

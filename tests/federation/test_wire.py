@@ -3,6 +3,7 @@
 import json
 import warnings
 from dataclasses import dataclass, fields, is_dataclass, replace
+from importlib import import_module
 from inspect import isclass
 
 import numpy as np
@@ -18,24 +19,30 @@ from skfedcal import (
     FedTempCalibrator,
     FedVectorCalibrator,
     ScoreHistogram,
-    algorithms,
     federated_roc_auc_score,
     make_federation,
 )
-from skfedcal.algorithms._class_scores import ClassScoreCounts
-from skfedcal.algorithms._families import Family
+from skfedcal.algorithms import MOVED
 from skfedcal.federation import (
     FederatedRunner,
     InProcess,
     Reading,
     Request,
     SitePolicy,
+    backends,
 )
-from skfedcal.federation import _backends as backends
-from skfedcal.federation._admission import admit
-from skfedcal.federation._plain import WireError, _hints
-from skfedcal.federation._wire import ALGORITHMS, _class, read_request, write_request
-from skfedcal.federation._words import request_words
+from skfedcal.federation.plain import WireError, _hints
+from skfedcal.federation.policy import admit
+from skfedcal.federation.wire import ALGORITHMS, _class, read_request, write_request
+from skfedcal.federation.words import request_words
+from skfedcal.methods.bins import rounds as bins_rounds
+from skfedcal.methods.scaling.families import (
+    Family,
+    MatrixMap,
+    OrderPreservingMap,
+    VectorMap,
+)
+from skfedcal.methods.score_curves.rounds import ClassScoreCounts
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,
@@ -45,7 +52,7 @@ from skfedcal.privacy import (
     SecureAggregation,
     SourceDP,
 )
-from skfedcal.privacy._entropy import SeededEntropy
+from skfedcal.privacy.entropy import SeededEntropy
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -162,7 +169,7 @@ def test_every_kind_of_noise_is_sent(name):
 
 
 def test_all_algorithms_are_known_to_sites():
-    public = [getattr(algorithms, name) for name in algorithms.__all__]
+    public = [getattr(import_module(home), name) for name, home in MOVED.items()]
     classes = [cls for cls in [*public, ClassScoreCounts] if isclass(cls)]
     asked = [cls for cls in classes if is_dataclass(cls) and hasattr(cls, "query")]
     assert {cls.__name__ for cls in asked} == set(ALGORITHMS) - {"SelfTest"}
@@ -182,8 +189,8 @@ def values_of(hint):
     if hint in SIMPLE:
         return SIMPLE[hint]
     if hint is Family:
-        names = ("VectorMap", "MatrixMap", "OrderPreservingMap")
-        return st.sampled_from([getattr(algorithms, name)() for name in names])
+        families = VectorMap, MatrixMap, OrderPreservingMap
+        return st.sampled_from([family() for family in families])
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         return st.sampled_from(args)
@@ -226,7 +233,7 @@ def test_readings_and_claims_survive():
 
 
 def test_numpy_numbers_become_plain():
-    algorithm = algorithms.ClassHistograms(
+    algorithm = bins_rounds.ClassHistograms(
         np.int64(5), np.float32(0.5), per_class=np.True_
     )
     found = read_request(*write_request(replace(BASE, algorithm=algorithm))).algorithm

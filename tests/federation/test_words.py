@@ -9,35 +9,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skfedcal.algorithms import BlockSpec, ScoreCounts
-from skfedcal.data._dataset import FederatedDataset
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import BlockSpec
 from skfedcal.federation import PartialSum, Request, respond
-from skfedcal.federation._words import (
+from skfedcal.federation.words import (
     UNITS,
     add_words,
     plan_words,
     request_words,
     wrong_words,
 )
-from skfedcal.privacy._codec import BlockCode, Codec
-from skfedcal.privacy._entropy import OSEntropy, _FromWords
-from skfedcal.privacy._oracles import Oracle
-from skfedcal.privacy._polya import polya_law, polya_limit, polya_shares
-from skfedcal.privacy._randomizers import (
+from skfedcal.methods.score_curves.rounds import ScoreCounts
+from skfedcal.privacy.codec import BlockCode, Codec
+from skfedcal.privacy.entropy import ClientStreams, OSEntropy, _FromWords
+from skfedcal.privacy.polya import polya_law, polya_limit, polya_shares
+from skfedcal.privacy.randomizers import (
     GaussianShares,
     LaplaceShares,
     LocalReports,
     OneHotRows,
+    Oracle,
     PolyaShares,
 )
-from skfedcal.privacy._samplers import (
+from skfedcal.privacy.samplers import (
     discrete_gaussian_base,
     discrete_laplace,
     gaussian_base_limit,
     geometric,
     laplace_limit,
 )
-from skfedcal.privacy._streams import ClientStreams
 
 L2 = BlockCode(BlockSpec((3, 2), clip=1.0), step=0.01)
 L1 = BlockCode(BlockSpec((4,), kind="count", clip=5.0, norm="l1"), step=1.0)
@@ -263,7 +263,7 @@ def test_the_proof(unit, share, n_clients):
 
     class Share(OneHotRows):
         def bounds(self, codec, n_clients):
-            from skfedcal.privacy._randomizers import Bound
+            from skfedcal.privacy.randomizers import Bound
 
             return {"x": Bound(unit, share)}
 

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field, replace
 from unittest import mock
 
 from skfedcal import FederatedDataset
-from skfedcal.federation import InProcess, TreeBackend, _collect
+from skfedcal.federation import InProcess, TreeBackend, collecting
 
 
 def algorithm_names():
     """Names of all algorithms that a request may carry."""
-    from skfedcal.federation._wire import ALGORITHMS
+    from skfedcal.federation.wire import ALGORITHMS
 
     return sorted(ALGORITHMS)
 
 
 def family_names():
     """Names of all families of maps that an algorithm may carry."""
-    from skfedcal.federation._wire import _FAMILIES
+    from skfedcal.federation.wire import _FAMILIES
 
     return sorted(_FAMILIES)
 
@@ -36,42 +36,42 @@ def names_of(algorithm):
 
 def write_wire(request):
     """Text and arrays of a request."""
-    from skfedcal.federation._wire import write_request
+    from skfedcal.federation.wire import write_request
 
     return write_request(request)
 
 
 def read_wire(text, arrays):
     """Request from its text and arrays."""
-    from skfedcal.federation._wire import read_request
+    from skfedcal.federation.wire import read_request
 
     return read_request(text, arrays)
 
 
 def wire_error():
     """Exception by which a request is refused."""
-    from skfedcal.federation._plain import WireError
+    from skfedcal.federation.plain import WireError
 
     return WireError
 
 
 def wire_format():
     """Format in which requests are written now."""
-    from skfedcal.federation._wire import FORMAT
+    from skfedcal.federation.wire import FORMAT
 
     return FORMAT
 
 
 def site_from_toml(path):
     """Site that a configuration file describes."""
-    from skfedcal.federation._node_config import site_from_config
+    from skfedcal.federation.site import site_from_config
 
     return site_from_config({"site-config": str(path)})
 
 
 def site_ledger(path, budget):
     """Ledger of a site, with a budget."""
-    from skfedcal.privacy._site_ledger import SiteLedger
+    from skfedcal.privacy.site_ledger import SiteLedger
 
     return SiteLedger(str(path), budget=budget)
 
@@ -106,7 +106,7 @@ def is_real(request, name):
 def run_algorithm(algorithm, dataset, privacy, runner, seed):
     """Run an algorithm without an estimator around it."""
     from skfedcal.privacy import PrivacyLedger, SecureAggregation
-    from skfedcal.privacy._entropy import SeededEntropy
+    from skfedcal.privacy.entropy import SeededEntropy
 
     model = SecureAggregation() if privacy is None else privacy
     mechanism = model.mechanism(
@@ -137,7 +137,7 @@ def observe(tree=False):
     With `tree`, clients in this process are summed by aggregators of two clients.
     """
     seen = Observed()
-    run, total = _collect.run_rounds, InProcess.total
+    run, total = collecting.run_rounds, InProcess.total
 
     def noted_run(runner, algorithm, clients, *args, **kwargs):
         if tree and isinstance(clients, FederatedDataset):
@@ -153,7 +153,7 @@ def observe(tree=False):
         return answer
 
     with (
-        mock.patch.object(_collect, "run_rounds", noted_run),
+        mock.patch.object(collecting, "run_rounds", noted_run),
         mock.patch.object(InProcess, "total", noted_total),
     ):
         yield seen

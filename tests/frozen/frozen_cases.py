@@ -11,7 +11,6 @@ import frozen_adapt as adapt
 import numpy as np
 
 import skfedcal as sf
-from skfedcal import algorithms
 from skfedcal.federation import (
     Aggregators,
     InProcessTransport,
@@ -20,6 +19,7 @@ from skfedcal.federation import (
     SitePolicy,
     SiteRows,
 )
+from skfedcal.methods.score_curves.rounds import ScoreCounts
 
 NAMES = [f"site-{i}" for i in range(6)]
 SIZES = (9, 14, 11, 8, 13, 12)
@@ -92,7 +92,7 @@ def _score_counts(clients, runner, privacy):
     labels = np.concatenate([labels for _, labels in pairs])
     data = sf.FederatedDataset(scores, labels, np.cumsum((0, *SIZES)), NAMES, 2)
     clip = None if privacy is None else 1.0
-    counts = algorithms.ScoreCounts(levels=(2, 4), max_examples=1, clip=clip)
+    counts = ScoreCounts(levels=(2, 4), max_examples=1, clip=clip)
     adapt.run_algorithm(counts, data, privacy, runner, seed=7)
 
 

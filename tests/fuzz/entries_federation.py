@@ -22,9 +22,9 @@ from skfedcal.federation import (
     SiteKey,
     SitePolicy,
     SiteRows,
+    backends,
 )
-from skfedcal.federation import _backends as backends
-from skfedcal.federation._wire import read_request, write_request
+from skfedcal.federation.wire import read_request, write_request
 from skfedcal.privacy import DistributedDP, LocalDP
 
 

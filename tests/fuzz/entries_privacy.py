@@ -29,10 +29,9 @@ from skfedcal.privacy import (
     audit_estimator,
     audit_one_run,
 )
-from skfedcal.privacy._laplace import LatticeLaplace
-from skfedcal.privacy._local import LocalSum
-from skfedcal.privacy._mechanisms import LatticeGaussian
-from skfedcal.privacy._site_ledger import SiteLedger
+from skfedcal.privacy.client_mechanisms import LocalSum
+from skfedcal.privacy.mechanisms import LatticeGaussian, LatticeLaplace
+from skfedcal.privacy.site_ledger import SiteLedger
 
 # Runs or canaries that a case has the time for.
 MANY = 10**4

@@ -16,8 +16,6 @@ from fuzz_values import HOSTILE_SETTINGS
 
 import skfedcal
 from skfedcal import FederatedDataset, FederatedRunner, PrivacyLedger
-from skfedcal.algorithms import TemperaturePosterior
-from skfedcal.calibrators import client_temperatures
 from skfedcal.cli import main
 from skfedcal.datasets import (
     load_cifar100,
@@ -38,7 +36,9 @@ from skfedcal.federation import (
     collect,
     find_faulty_sites,
 )
-from skfedcal.federation._node_config import site_from_config
+from skfedcal.federation.site import site_from_config
+from skfedcal.methods import client_temperatures
+from skfedcal.methods.temperature.rounds import TemperaturePosterior
 
 
 def config(case):

@@ -5,11 +5,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from skfedcal._flags import rare_flags
-from skfedcal.metrics import _binning, _blocks, _gaps, classwise_calibration_error
-from skfedcal.metrics._binning import bin_index, classwise_bin_sums
-from skfedcal.metrics._blocks import column_sums
-from skfedcal.metrics._gaps import classwise_gaps
+from skfedcal._numerics import rare_flags
+from skfedcal.metrics import _calibration_error, binning, classwise_calibration_error
+from skfedcal.metrics._calibration_error import classwise_gaps
+from skfedcal.metrics.binning import bin_index, classwise_bin_sums, column_sums
 
 
 def loop_sums(proba, codes, n_bins, weight=None, threshold=0.0):
@@ -85,8 +84,8 @@ def test_blocks_do_not_change_the_sums(make_problem, monkeypatch):
     y, proba = make_problem(333, 50, dtype=np.float32)
     whole = classwise_bin_sums(proba, y, 15)
     for module, name in (
-        (_binning, "MASK_BLOCK"),
-        (_blocks, "WIDE_ROW"),
+        (binning, "MASK_BLOCK"),
+        (binning, "WIDE_ROW"),
     ):
         monkeypatch.setattr(module, name, 700)
     small = classwise_bin_sums(proba, y, 15)
@@ -122,7 +121,7 @@ def test_gaps_equal_a_loop(make_problem, monkeypatch, dtype, n_classes, n_bins):
     for given in layouts:
         got = gaps_of(given, y, n_bins)
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
-    monkeypatch.setattr(_gaps, "GAP_BLOCK", 700)
+    monkeypatch.setattr(_calibration_error, "GAP_BLOCK", 700)
     got = gaps_of(proba, y, n_bins)
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
 
@@ -165,7 +164,7 @@ def test_what_rounding_leaves_outside_falls_in_the_first_and_last_bin(n_bins):
 def test_gaps_refuse_what_the_other_sums_refuse(
     make_problem, monkeypatch, dtype, place, change, message
 ):
-    monkeypatch.setattr(_gaps, "GAP_BLOCK", 700)
+    monkeypatch.setattr(_calibration_error, "GAP_BLOCK", 700)
     y, proba = make_problem(500, 50, dtype=dtype)
     proba[480] = 0
     # The rest keeps the sum at 1 where the value alone is at fault.

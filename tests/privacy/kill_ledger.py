@@ -25,9 +25,9 @@ import numpy as np
 
 from skfedcal import FederatedRunner, FedTempCalibrator, make_federation
 from skfedcal.exceptions import BudgetExceededError
-from skfedcal.federation import _checkpoint, _collect
-from skfedcal.privacy._events import GaussianEvent
-from skfedcal.privacy._ledger import PrivacyLedger
+from skfedcal.federation import checkpoint, collecting
+from skfedcal.privacy.events import GaussianEvent
+from skfedcal.privacy.ledger import PrivacyLedger
 
 DELTA = 1e-5
 EVENT = GaussianEvent(0.05)
@@ -161,7 +161,7 @@ def run(folder: Path, kills: int, seed: int = 0, n_debits: int = 400) -> Counter
 
 
 def slow_drafts() -> None:
-    really_write_whole = _checkpoint.write_whole
+    really_write_whole = checkpoint.write_whole
 
     def write_whole(path, write):
         def in_pieces(stream):
@@ -175,12 +175,12 @@ def slow_drafts() -> None:
 
         really_write_whole(path, in_pieces)
 
-    _checkpoint.write_whole = write_whole
+    checkpoint.write_whole = write_whole
 
 
 def show_kept_rounds(path: Path) -> None:
     """Publish each round once it is kept: its run, number and noisy sums."""
-    really_keep, write = _collect.Run.keep, os.write
+    really_keep, write = collecting.Run.keep, os.write
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def keep(self, state, record, finished):
@@ -189,7 +189,7 @@ def show_kept_rounds(path: Path) -> None:
         line = f"{self.run_id} {record.round} {hashlib.sha256(sums).hexdigest()}\n"
         write(fd, line.encode())
 
-    _collect.Run.keep = keep
+    collecting.Run.keep = keep
 
 
 def start_fit(folder: Path, clients, in_pieces: bool) -> int:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from skfedcal import FedBinCalibrator, FedTempCalibrator, FedTopBinCalibrator
-from skfedcal.algorithms._base import Sums
+from skfedcal.contract import Sums
 from skfedcal.privacy import AuditResult, CentralDP, LocalDP, audit_estimator
-from skfedcal.privacy._codec import BlockCode, Codec, clip_rows
-from skfedcal.privacy._entropy import SeededEntropy
-from skfedcal.privacy._mechanisms import LatticeGaussian
+from skfedcal.privacy.codec import BlockCode, Codec, clip_rows
+from skfedcal.privacy.entropy import SeededEntropy
+from skfedcal.privacy.mechanisms import LatticeGaussian
 
 
 class UnclippedCode(BlockCode):

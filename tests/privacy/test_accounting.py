@@ -14,27 +14,25 @@ from scipy import stats
 from scipy.optimize import brentq, minimize
 
 from skfedcal.exceptions import PrivacyWarning
-from skfedcal.privacy import _pld
-from skfedcal.privacy._accounting import (
+from skfedcal.privacy import accounting
+from skfedcal.privacy.accounting import (
     calibrate,
     compose_epsilon,
     gdp_delta,
     gdp_epsilon,
     gdp_mu,
-    lattice_slack,
     split_noise,
-    table_slack,
     zcdp_delta,
     zcdp_epsilon,
     zcdp_rho,
 )
-from skfedcal.privacy._events import (
+from skfedcal.privacy.events import (
     GaussianEvent,
     PureEvent,
     SampledGaussianEvent,
     event_from_dict,
 )
-from skfedcal.privacy._samplers import GAUSSIAN_SIGMA
+from skfedcal.privacy.samplers import GAUSSIAN_SIGMA, lattice_slack, table_slack
 
 DELTA = 1e-5
 CORNERS = [
@@ -340,13 +338,13 @@ def test_pld_at_its_edges_is_still_safe(eps, delta, rate, n_rounds):
 
 def test_pld_search_needs_few_fine_evaluations(monkeypatch):
     grids = []
-    true_epsilon = _pld._epsilon
+    true_epsilon = accounting._epsilon
 
     def counting(events, delta, grid):
-        grids.append(grid / _pld._grid(events))
+        grids.append(grid / accounting._grid(events))
         return true_epsilon(events, delta, grid)
 
-    monkeypatch.setattr(_pld, "_epsilon", counting)
+    monkeypatch.setattr(accounting, "_epsilon", counting)
     calibrate(1.5, 1e-5, n_rounds=7, sampling_rate=0.15)
     assert sum(grid < 2 for grid in grids) <= 4
     n_calls = len(grids)

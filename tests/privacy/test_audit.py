@@ -16,7 +16,7 @@ from skfedcal.privacy import (
     gdp_epsilon,
     gdp_mu,
 )
-from skfedcal.privacy.audits._errors import (
+from skfedcal.privacy.audits.errors import (
     Claim,
     Errors,
     lower_bound,
@@ -24,8 +24,8 @@ from skfedcal.privacy.audits._errors import (
     strongest,
     upper_bound,
 )
-from skfedcal.privacy.audits._one_run import one_run_p_value
-from skfedcal.privacy.audits._two_worlds import count_errors, judge
+from skfedcal.privacy.audits.one_run import one_run_p_value
+from skfedcal.privacy.audits.two_worlds import count_errors, judge
 
 MU, MU_OF_TWO = gdp_mu(1.0, 1e-5), gdp_mu(2.0, 1e-5)
 GAUSSIAN = Claim(1.0, 1e-5, MU)

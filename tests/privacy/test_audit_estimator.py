@@ -29,10 +29,9 @@ from skfedcal.privacy import (
     SourceDP,
     audit_estimator,
 )
-from skfedcal.privacy._laplace import laplace_variance
-from skfedcal.privacy.audits._canaries import canaries, disguised, ordinary
-from skfedcal.privacy.audits._checks import differences
-from skfedcal.privacy.audits._laws import laplace_scale
+from skfedcal.privacy.audits.checks import differences, laplace_scale
+from skfedcal.privacy.audits.estimator_audit import canaries, disguised, ordinary
+from skfedcal.privacy.mechanisms import laplace_variance
 
 AT_THE_DOOR = {
     "claim",
@@ -313,12 +312,12 @@ def test_command_names_too_few_runs(capsys):
 
 
 def test_command_fails_if_the_audit_does(monkeypatch, capsys):
-    from skfedcal.privacy import _mechanisms
+    from skfedcal.privacy import mechanisms
 
     def little(self, size, source, n_clients):
         return np.zeros(size, dtype=np.int64)
 
-    monkeypatch.setattr(_mechanisms.LatticeGaussian, "_draw", little)
+    monkeypatch.setattr(mechanisms.LatticeGaussian, "_draw", little)
     assert main(["audit", "--method", "bin", "--runs", "20", "--seed", "0"]) == 2
     captured = capsys.readouterr()
     assert "verdict      FAILED" in captured.out

@@ -31,11 +31,9 @@ from skfedcal.privacy import (
     gdp_epsilon,
     gdp_mu,
 )
-from skfedcal.privacy import _ledger_records as records_module
-from skfedcal.privacy._laplace import LatticeLaplace
-from skfedcal.privacy._mechanisms import LatticeGaussian
-from skfedcal.privacy._paid import PaidSum
-from skfedcal.privacy._site_ledger import SiteLedger
+from skfedcal.privacy import ledger_file as records_module
+from skfedcal.privacy.mechanisms import LatticeGaussian, LatticeLaplace, PaidSum
+from skfedcal.privacy.site_ledger import SiteLedger
 
 TOP = partial(federated_accuracy_score, kind="top")
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from skfedcal.algorithms import BlockSpec
-from skfedcal.privacy._codec import BlockCode, Codec, clip_rows, round_within
+from skfedcal.contract import BlockSpec
+from skfedcal.privacy.codec import BlockCode, Codec, clip_rows, round_within
 
 ANY_FLOAT = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True, width=64),

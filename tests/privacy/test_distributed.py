@@ -21,16 +21,13 @@ from skfedcal import (
     load,
     make_federation,
 )
-from skfedcal.algorithms import (
-    BlockSpec,
-    CellRows,
-    ClassHistograms,
-    ScoreCounts,
-    TemperaturePosterior,
-)
-from skfedcal.data._dataset import FederatedDataset
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import BlockSpec, CellRows
 from skfedcal.exceptions import BudgetExceededError, NotEnoughClientsError
 from skfedcal.federation import InProcess, Joblib, Request, respond
+from skfedcal.methods.bins.rounds import ClassHistograms
+from skfedcal.methods.score_curves.rounds import ScoreCounts
+from skfedcal.methods.temperature.rounds import TemperaturePosterior
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,
@@ -41,10 +38,10 @@ from skfedcal.privacy import (
     SourceDP,
     gdp_mu,
 )
-from skfedcal.privacy._distributed import square_parts, summed_gaussians
-from skfedcal.privacy._entropy import OSEntropy, SeededEntropy
-from skfedcal.privacy._events import event_from_dict
-from skfedcal.privacy._laplace import laplace_variance
+from skfedcal.privacy.client_mechanisms import square_parts, summed_gaussians
+from skfedcal.privacy.entropy import OSEntropy, SeededEntropy
+from skfedcal.privacy.events import event_from_dict
+from skfedcal.privacy.mechanisms import laplace_variance
 
 # Seeds are fixed, so that no test can flake; a new seed fails by chance this often.
 ALPHA = 1e-7

@@ -27,11 +27,12 @@ from skfedcal import (
     FedTempCalibrator,
     ScoreHistogram,
 )
-from skfedcal.algorithms import ClassHistograms, TemperaturePosterior
-from skfedcal.data._dataset import FederatedDataset
+from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.evaluation import federated_calibration_error
 from skfedcal.exceptions import PrivacyWarning, SimulatedPrivacyWarning
 from skfedcal.federation import respond
+from skfedcal.methods.bins.rounds import ClassHistograms
+from skfedcal.methods.temperature.rounds import TemperaturePosterior
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,
@@ -39,12 +40,12 @@ from skfedcal.privacy import (
     PrivacyLedger,
     SecureAggregation,
     SourceDP,
-    _codec,
     gdp_mu,
 )
-from skfedcal.privacy._entropy import SeededEntropy
-from skfedcal.privacy._models import ReleasePlan
-from skfedcal.privacy._samplers import GAUSSIAN_SIGMA
+from skfedcal.privacy import codec as _codec
+from skfedcal.privacy.entropy import SeededEntropy
+from skfedcal.privacy.models import ReleasePlan
+from skfedcal.privacy.samplers import GAUSSIAN_SIGMA
 
 ESTIMATORS = [FedTempCalibrator, FedBinCalibrator]
 

@@ -24,15 +24,15 @@ from skfedcal.privacy import (
     gdp_epsilon,
     zcdp_rho,
 )
-from skfedcal.privacy._filters import (
+from skfedcal.privacy.filters import (
     pure_mu,
     pure_renyi,
     renyi_epsilon,
     renyi_order,
     sampled_renyi,
 )
-from skfedcal.privacy._ledger_records import Account, canonical, digest
-from skfedcal.privacy._site_ledger import SiteLedger, gaussian_epsilon, site_epsilon
+from skfedcal.privacy.ledger_file import Account, canonical, digest
+from skfedcal.privacy.site_ledger import SiteLedger, gaussian_epsilon, site_epsilon
 
 DELTA = 1e-5
 ORDERS = [1.5, 2.0, 2.5, 7.0, 20.3]
@@ -364,7 +364,7 @@ def test_an_old_file_within_its_budget_goes_on(tmp_path):
 
 
 def test_a_debit_passes_the_filters_of_the_first_budget_too(monkeypatch):
-    from skfedcal.privacy import _ledger
+    from skfedcal.privacy import ledger as _ledger
 
     seen = []
     monkeypatch.setattr(_ledger, "refuse_overspending", lambda b, *_: seen.append(b))

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from skfedcal.algorithms._base import BlockSpec
+from skfedcal.contract import BlockSpec
 from skfedcal.privacy import CentralDP, PrivacyLedger, gdp_mu
-from skfedcal.privacy._entropy import SeededEntropy
-from skfedcal.privacy._models import ReleasePlan
-from skfedcal.privacy.audits._errors import Claim, Errors
+from skfedcal.privacy.audits.errors import Claim, Errors
+from skfedcal.privacy.entropy import SeededEntropy
+from skfedcal.privacy.models import ReleasePlan
 
 # One count, 0 or 1, and noise for eps = 1. A float in [0.5, 2) is a multiple of 2**-53,
 # and the difference of two such is one too: 1 + noise near 0 always is, 0 + noise

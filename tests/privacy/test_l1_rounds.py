@@ -12,14 +12,19 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from skfedcal import FederatedRunner
-from skfedcal.algorithms import BlockSpec
-from skfedcal.data._dataset import FederatedDataset
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import BlockSpec
 from skfedcal.federation import InProcess
-from skfedcal.privacy import CentralDP, DistributedDP, PrivacyLedger, SourceDP
-from skfedcal.privacy import _randomizers as randomizers
-from skfedcal.privacy._entropy import SeededEntropy, _FromWords
-from skfedcal.privacy._laplace import laplace_variance
-from skfedcal.privacy._samplers import _geometric_tables
+from skfedcal.privacy import (
+    CentralDP,
+    DistributedDP,
+    PrivacyLedger,
+    SourceDP,
+    randomizers,
+)
+from skfedcal.privacy.entropy import SeededEntropy, _FromWords
+from skfedcal.privacy.mechanisms import laplace_variance
+from skfedcal.privacy.samplers import geometric_tables
 
 # Seeds are fixed, so that no test can flake; a new seed fails by chance this often.
 ALPHA = 1e-7
@@ -265,7 +270,7 @@ def test_words_that_a_source_reads_do_not_depend_on_its_rows():
         codec, scales = scales_of(mechanism, algorithm, index)
         # A pair of geometric variables, one word for each of their digits.
         words = sum(
-            2 * len(_geometric_tables(scales[name])[1]) * code.spec.size
+            2 * len(geometric_tables(scales[name])[1]) * code.spec.size
             for name, code in codec.blocks.items()
         )
         expected += [(i, words) for i in range(4)]

@@ -22,10 +22,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from skfedcal.exceptions import BudgetExceededError, LedgerCorruptedError
-from skfedcal.privacy._accounting import compose_epsilon, gdp_epsilon
-from skfedcal.privacy._events import GaussianEvent, PureEvent
-from skfedcal.privacy._ledger import PrivacyLedger
-from skfedcal.privacy._ledger_records import canonical, digest
+from skfedcal.privacy.accounting import compose_epsilon, gdp_epsilon
+from skfedcal.privacy.events import GaussianEvent, PureEvent
+from skfedcal.privacy.ledger import PrivacyLedger
+from skfedcal.privacy.ledger_file import canonical, digest
 
 DELTA = 1e-5
 EVENT = GaussianEvent(0.1)
@@ -800,7 +800,7 @@ def test_repr_tells_spent_budget_and_place(path):
 
 def test_import_of_the_ledger_is_light():
     code = (
-        "import sys, skfedcal.privacy._ledger as m; m.PrivacyLedger();"
+        "import sys, skfedcal.privacy.ledger as m; m.PrivacyLedger();"
         "sys.exit(any(n in sys.modules for n in ('numpy', 'scipy', 'sklearn')))"
     )
     root = Path(__file__).parents[2]
@@ -839,8 +839,8 @@ def test_two_ledgers_on_one_file_share_the_budget(path):
 CHILD = """
 import sys
 from skfedcal.exceptions import BudgetExceededError
-from skfedcal.privacy._events import GaussianEvent
-from skfedcal.privacy._ledger import PrivacyLedger
+from skfedcal.privacy.events import GaussianEvent
+from skfedcal.privacy.ledger import PrivacyLedger
 ledger = PrivacyLedger(sys.argv[1], budget=(float(sys.argv[2]), float(sys.argv[3])))
 sys.stdin.readline()
 try:

@@ -17,7 +17,7 @@ from skfedcal import FedTempCalibrator, make_federation
 from skfedcal.exceptions import BudgetExceededError, LedgerCorruptedError
 from skfedcal.federation import InProcess
 from skfedcal.privacy import GaussianEvent, PrivacyLedger
-from skfedcal.privacy._site_ledger import SiteLedger
+from skfedcal.privacy.site_ledger import SiteLedger
 
 DELTA = 1e-5
 EVENT = GaussianEvent(0.1)

@@ -14,12 +14,12 @@ from skfedcal import (
     load,
     make_federation,
 )
-from skfedcal.algorithms import BlockSpec, CellRows
-from skfedcal.data._dataset import FederatedDataset
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import BlockSpec, CellRows
 from skfedcal.exceptions import BudgetExceededError
 from skfedcal.federation import InProcess, Joblib
 from skfedcal.privacy import CentralDP, LocalDP, PrivacyLedger
-from skfedcal.privacy._entropy import OSEntropy, SeededEntropy
+from skfedcal.privacy.entropy import OSEntropy, SeededEntropy
 
 # Seeds are fixed, so that no test can flake; a new seed fails by chance this often.
 ALPHA = 1e-7

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from skfedcal.algorithms import BlockSpec
-from skfedcal.privacy import _logarithmic, _polya
-from skfedcal.privacy._codec import BlockCode, Codec
-from skfedcal.privacy._entropy import SeededEntropy
-from skfedcal.privacy._randomizers import PolyaShares
-from skfedcal.privacy._samplers import _geometric_tables
-from skfedcal.privacy._streams import ClientStreams
+from skfedcal.contract import BlockSpec
+from skfedcal.privacy import polya
+from skfedcal.privacy.codec import BlockCode, Codec
+from skfedcal.privacy.entropy import ClientStreams, SeededEntropy
+from skfedcal.privacy.randomizers import PolyaShares
+from skfedcal.privacy.samplers import geometric_tables
 
 # Seeds are fixed, so that no test can flake; a new seed fails by chance this often.
 ALPHA = 1e-7
@@ -55,17 +54,17 @@ def test_the_weight_of_all_sizes_is_a_logarithm(scale):
     mpmath = pytest.importorskip("mpmath")
     with mpmath.workprec(500):
         exact = -mpmath.log(1 - mpmath.exp(-1 / mpmath.mpf(scale)))
-        got = mpmath.mpf(_logarithmic.log_weight(scale)) / 2**256
+        got = mpmath.mpf(polya.log_weight(scale)) / 2**256
         # A table leaves out a tail of 2**-140.
         assert abs(got / exact - 1) < 2.0**-130
-        assert 2 * exact < 2 * mpmath.log(1 + scale) < _polya._MAX_ARRIVALS
+        assert 2 * exact < 2 * mpmath.log(1 + scale) < polya._MAX_ARRIVALS
 
 
 @pytest.mark.parametrize("scale", [0.7, 3.0, 40.0])
 def test_rejection_gives_the_law_of_the_table(scale, monkeypatch):
-    table = _logarithmic.logarithmic(40_000, scale, SeededEntropy(1))
-    monkeypatch.setattr(_logarithmic, "_TABLE_SCALE", 0.0)
-    proposed = _logarithmic.logarithmic(40_000, scale, SeededEntropy(2))
+    table = polya.logarithmic(40_000, scale, SeededEntropy(1))
+    monkeypatch.setattr(polya, "_TABLE_SCALE", 0.0)
+    proposed = polya.logarithmic(40_000, scale, SeededEntropy(2))
     k = np.arange(1, 4000)
     chances = np.exp(-k / scale) / k
     chances /= chances.sum()
@@ -82,7 +81,7 @@ def test_rejection_gives_the_law_of_the_table(scale, monkeypatch):
 @pytest.mark.parametrize("scale", WIDE)
 def test_wide_laws_are_those_of_a_logarithmic_variable(scale):
     n = 60_000
-    drawn = _logarithmic.logarithmic(n, scale, SeededEntropy(3))
+    drawn = polya.logarithmic(n, scale, SeededEntropy(3))
     # Edges inside of blocks and between them.
     last = int(math.log2(4 * scale))
     edges = np.unique(
@@ -99,11 +98,11 @@ def test_wide_laws_are_those_of_a_logarithmic_variable(scale):
 def test_one_number_of_a_block_is_kept_with_the_chance_of_its_share():
     # Below 6: 3 is below 4, 5 is not; 6 and 7 are drawn again.
     said = [
-        _logarithmic._in_first_part(np.array([4]), np.array([6]), Script(*words))[0]
+        polya._in_first_part(np.array([4]), np.array([6]), Script(*words))[0]
         for words in ([3], [5], [6, 7, 1], [7, 4])
     ]
     assert said == [True, False, True, False]
-    kept = _logarithmic._in_first_part(
+    kept = polya._in_first_part(
         np.full(40_000, 4), np.full(40_000, 7), SeededEntropy(0)
     )
     assert stats.binomtest(int(kept.sum()), 40_000, 4 / 7).pvalue > ALPHA
@@ -111,16 +110,16 @@ def test_one_number_of_a_block_is_kept_with_the_chance_of_its_share():
 
 @pytest.mark.parametrize("scale", [0.1, 30.0, 256.0, *WIDE])
 def test_the_error_that_is_charged_covers_what_is_read(scale):
-    if scale <= _logarithmic._TABLE_SCALE:
-        entries = len(_logarithmic._table(scale)[0].high)
+    if scale <= polya._TABLE_SCALE:
+        entries = len(polya._table(scale)[0].high)
     else:
         weights = [math.exp(-(2.0**j) / scale) for j in range(60)]
-        tries = math.fsum(weights) / (_logarithmic.log_weight(scale) / 2**256)
+        tries = math.fsum(weights) / (polya.log_weight(scale) / 2**256)
         assert tries < 2
-        entries = len(_logarithmic._blocks(scale).high)
-        entries += sum(len(table.high) for table in _geometric_tables(scale)[1])
+        entries = len(polya._blocks(scale).high)
+        entries += sum(len(table.high) for table in geometric_tables(scale)[1])
         entries *= tries
-    assert entries * 2.0**-128 < _logarithmic.SIZE_ERROR
+    assert entries * 2.0**-128 < polya.SIZE_ERROR
 
 
 @pytest.mark.parametrize("scale", [2000.0, 2.0**24])

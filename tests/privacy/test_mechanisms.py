@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from skfedcal import FedBinCalibrator, FederatedRunner, FedTempCalibrator
-from skfedcal.algorithms import BlockSpec, ClassHistograms, TemperaturePosterior
-from skfedcal.data._dataset import FederatedDataset
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import BlockSpec
 from skfedcal.exceptions import BudgetExceededError, CheckpointError
 from skfedcal.federation import InProcess
+from skfedcal.methods.bins.rounds import ClassHistograms
+from skfedcal.methods.temperature.rounds import TemperaturePosterior
 from skfedcal.privacy import CentralDP, PrivacyLedger, calibrate, gdp_mu
-from skfedcal.privacy._codec import BlockCode, Codec
-from skfedcal.privacy._entropy import OSEntropy, SeededEntropy
-from skfedcal.privacy._mechanisms import ExactSum, LatticeGaussian
-from skfedcal.privacy._samplers import GAUSSIAN_SIGMA
+from skfedcal.privacy.codec import BlockCode, Codec
+from skfedcal.privacy.entropy import OSEntropy, SeededEntropy
+from skfedcal.privacy.mechanisms import ExactSum, LatticeGaussian
+from skfedcal.privacy.samplers import GAUSSIAN_SIGMA
 
 # Exact: 512 * sqrt(128^2 + 1), squared.
 SIGMA_SQUARED = 512**2 * (128**2 + 1)

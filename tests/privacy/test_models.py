@@ -13,15 +13,15 @@ from skfedcal.privacy import (
     PrivacyLedger,
     PrivacyReport,
     SecureAggregation,
-    _pld,
+    accounting,
     calibrate,
     compose_epsilon,
     gdp_mu,
     zcdp_rho,
 )
-from skfedcal.privacy._entropy import OSEntropy, SeededEntropy
-from skfedcal.privacy._mechanisms import ExactSum
-from skfedcal.privacy._models import ReleasePlan
+from skfedcal.privacy.entropy import OSEntropy, SeededEntropy
+from skfedcal.privacy.mechanisms import ExactSum
+from skfedcal.privacy.models import ReleasePlan
 
 
 def plan_for(model=None, *, n_units=100, n_releases=1, part=None, rate=1.0, n_values=8):
@@ -188,10 +188,9 @@ def test_poisson_noise_agrees_with_dp_accounting():
 
 
 def test_without_dp_accounting_sampling_is_not_credited(monkeypatch):
-    from skfedcal.privacy import _accounting
 
-    monkeypatch.setattr(_pld, "load_pld", lambda: None)
-    monkeypatch.setattr(_accounting, "load_pld", lambda: None)
+    monkeypatch.setattr(accounting, "load_pld", lambda: None)
+    monkeypatch.setattr(accounting, "load_pld", lambda: None)
     with pytest.warns(PrivacyWarning, match="full participation"):
         report = plan_for(CentralDP(1.0), n_releases=3, rate=0.1).report()
     full = plan_for(CentralDP(1.0), n_releases=3).report()

@@ -22,7 +22,7 @@ from skfedcal import (
     federated_roc_auc_score,
     make_federation,
 )
-from skfedcal.federation._run import RoundRecord
+from skfedcal.federation.run import RoundRecord
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,
@@ -144,8 +144,8 @@ def test_seeded_noise_is_booked_as_a_simulation(model, release, seed):
 @pytest.mark.parametrize("model", MODELS, ids=ids)
 @pytest.mark.parametrize("seeded", [False, True])
 def test_a_mechanism_says_whether_it_is_seeded(model, seeded):
-    from skfedcal.privacy._entropy import OSEntropy, SeededEntropy
-    from skfedcal.privacy._models import ReleasePlan
+    from skfedcal.privacy.entropy import OSEntropy, SeededEntropy
+    from skfedcal.privacy.models import ReleasePlan
 
     plan = ReleasePlan(40, 1, 1, 1.0, 4, norm="l1", n_clients=40)
     entropy = SeededEntropy(0) if seeded else OSEntropy()

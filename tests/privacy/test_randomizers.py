@@ -11,20 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from skfedcal.algorithms import BlockSpec, CellRows
-from skfedcal.privacy import _logarithmic, _polya
-from skfedcal.privacy._codec import BlockCode, Codec, add_up
-from skfedcal.privacy._entropy import SeededEntropy, _FromWords
-from skfedcal.privacy._fast import summed_laplace, summed_reports
-from skfedcal.privacy._oracles import Oracle, choose_oracle
-from skfedcal.privacy._randomizers import (
+from skfedcal.contract import BlockSpec, CellRows
+from skfedcal.privacy import polya
+from skfedcal.privacy.client_mechanisms import summed_laplace, summed_reports
+from skfedcal.privacy.codec import BlockCode, Codec, add_up
+from skfedcal.privacy.entropy import (
+    ClientStreams,
+    SeededEntropy,
+    _FromWords,
+    uniform_below,
+)
+from skfedcal.privacy.randomizers import (
     GaussianShares,
     LaplaceShares,
     LocalReports,
+    Oracle,
     PolyaShares,
+    choose_oracle,
+    one_hot_cells,
+    report,
 )
-from skfedcal.privacy._reports import one_hot_cells, report
-from skfedcal.privacy._streams import ClientStreams, uniform_below
 
 # Seeds are fixed, so that no test can flake; a new seed fails by chance this often.
 ALPHA = 1e-7
@@ -398,14 +404,14 @@ def test_missing_shares_cost_eps_and_n_min_pays_for_them(eps):
 
 
 def test_shares_of_many_together_have_the_law_of_their_sum():
-    drawn = _polya.polya_sum(20_000, 1.5, 3, 10, SeededEntropy(3))
+    drawn = polya.polya_sum(20_000, 1.5, 3, 10, SeededEntropy(3))
     assert chi_square(drawn.tolist(), share_law(0.3, 1.5, 120)) > ALPHA
 
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 40.0])
 def test_tables_of_shares_are_exact(scale):
     mpmath = pytest.importorskip("mpmath")
-    law = _polya.polya_law(scale, 7, 5)
+    law = polya.polya_law(scale, 7, 5)
     with mpmath.workprec(400):
         q = mpmath.exp(-1 / mpmath.mpf(scale))
         rate = -mpmath.log(1 - q)
@@ -415,7 +421,7 @@ def test_tables_of_shares_are_exact(scale):
         for table, weight in (
             (law.counts, lambda k: mpmath.exp(-mean) * mean**k / mpmath.factorial(k)),
             (
-                _logarithmic._table(scale)[0],
+                polya._table(scale)[0],
                 lambda k: q ** (k + 1) / (k + 1) / rate,
             ),
         ):
@@ -427,18 +433,18 @@ def test_tables_of_shares_are_exact(scale):
 
 def test_the_error_that_is_charged_covers_all_tables():
     for scale, size, n_shares in [
-        (_polya.MAX_POLYA_SCALE, 1, 1),
+        (polya.MAX_POLYA_SCALE, 1, 1),
         (30.0, 3000, 10),
         (0.1, 5, 10**6),
         (2000.0, 50, 1),
         (1e7, 3, 40),
     ]:
-        law = _polya.polya_law(scale, size, n_shares)
+        law = polya.polya_law(scale, size, n_shares)
         tables = n_shares * law.n_draws * len(law.counts.high)
-        error = tables * 2.0**-128 + n_shares * law.mean * _logarithmic.SIZE_ERROR
-        assert error < _polya.polya_error(size, n_shares)
+        error = tables * 2.0**-128 + n_shares * law.mean * polya.SIZE_ERROR
+        assert error < polya.polya_error(size, n_shares)
     with pytest.raises(ValueError, match="too wide for shares"):
-        _polya.polya_law(2.0**41, 3, 3)
+        polya.polya_law(2.0**41, 3, 3)
 
 
 def test_sums_of_laplace_noise_have_the_law_of_single_draws():

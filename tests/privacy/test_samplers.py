@@ -10,9 +10,9 @@ import pytest
 from numpy.testing import assert_array_equal
 from scipy import stats
 
-from skfedcal.privacy import _samplers
-from skfedcal.privacy._entropy import OSEntropy, SeededEntropy, _FromWords
-from skfedcal.privacy._samplers import (
+from skfedcal.privacy import samplers
+from skfedcal.privacy.entropy import OSEntropy, SeededEntropy, _FromWords
+from skfedcal.privacy.samplers import (
     GAUSSIAN_BASE_SIGMA,
     GAUSSIAN_SIGMA,
     LAPLACE_SCALE,
@@ -97,7 +97,7 @@ def gaussian_cdf(k, sigma):
 
 
 def test_gaussian_table_is_exact_to_the_last_unit():
-    found = cdf_integers(_samplers._gaussian_table())
+    found = cdf_integers(samplers._gaussian_table())
     with mp.workprec(400):
         double_variance = mp.mpf(2 * GAUSSIAN_BASE_SIGMA**2)
         weights = [mp.exp(-k * k / double_variance) for k in range(9000)]
@@ -111,7 +111,7 @@ def test_gaussian_table_is_exact_to_the_last_unit():
 
 @pytest.mark.parametrize("scale", [1e-3, 0.3, 1.0, math.pi, 700.5, 65536, 1e6, 2.0**48])
 def test_geometric_tables_are_exact_to_the_last_unit(scale):
-    base, tables = _samplers._geometric_tables(float(scale))
+    base, tables = samplers.geometric_tables(float(scale))
     with mp.workprec(400):
         for i, table in enumerate(tables):
             ratio = mp.exp(-(mp.mpf(base) ** i) / mp.mpf(scale))
@@ -125,21 +125,21 @@ def test_geometric_tables_are_exact_to_the_last_unit(scale):
 
 
 def test_table_error_is_a_bound():
-    n_gaussian = 2 * len(_samplers._gaussian_table().high)
+    n_gaussian = 2 * len(samplers._gaussian_table().high)
     worst = max(
-        2 * sum(len(table.high) for table in _samplers._geometric_tables(scale)[1])
+        2 * sum(len(table.high) for table in samplers.geometric_tables(scale)[1])
         for scale in np.append(
             2.0 ** np.arange(48), [190_000, 780e6, MAX_LAPLACE_SCALE]
         )
     )
-    assert max(n_gaussian, worst) * 2.0**-128 < _samplers.TABLE_ERROR
+    assert max(n_gaussian, worst) * 2.0**-128 < samplers.TABLE_ERROR
 
 
 @pytest.mark.parametrize("fraction", [(1, 10**9), (1, 3), (7, 2), (100, 1), (177, 1)])
 def test_fixed_point_exponential(fraction):
     with mp.workprec(600):
         exact = mp.ldexp(mp.exp(-mp.mpf(fraction[0]) / fraction[1]), 256)
-        assert abs(_samplers._exp_fixed(*fraction) - exact) < 2
+        assert abs(samplers.exp_fixed(*fraction) - exact) < 2
 
 
 def test_convolution_is_the_discrete_gaussian_of_the_lattice():
@@ -160,7 +160,7 @@ def test_convolution_is_the_discrete_gaussian_of_the_lattice():
 
 
 def test_tables_are_the_same_from_many_threads():
-    _samplers._gaussian_table.cache_clear()
+    samplers._gaussian_table.cache_clear()
     with ThreadPoolExecutor(8) as pool:
         draws = list(
             pool.map(lambda _: discrete_gaussian(500, SeededEntropy(3)), range(16))
@@ -173,7 +173,7 @@ def test_tables_are_the_same_from_many_threads():
 
 
 def test_every_word_finds_its_entry_by_exact_comparison():
-    table = _samplers._gaussian_table()
+    table = samplers._gaussian_table()
     cdf = cdf_integers(table)
     near = [int(h) + step for h in table.high[:-1:37] for step in (-1, 0, 1)]
     for high in [*near, 0, 2**63 - 1]:
@@ -184,7 +184,7 @@ def test_every_word_finds_its_entry_by_exact_comparison():
 
 
 def test_low_words_are_drawn_on_ties_only_and_settle_them():
-    table = _samplers._gaussian_table()
+    table = samplers._gaussian_table()
     for k in (0, 5, 700, 3000):
         high, low = int(table.high[k]), int(table.low[k])
         before, at = Script(high << 1, low - 1), Script(high << 1, low)
@@ -197,7 +197,7 @@ def test_low_words_are_drawn_on_ties_only_and_settle_them():
 
 def test_the_far_tail_is_reached_through_ties():
     # All entries above 9 sigma share the largest high word.
-    table = _samplers._gaussian_table()
+    table = samplers._gaussian_table()
     tied = np.flatnonzero(table.high == 2**63 - 1)
     assert tied.size > 1000
     words = [(2**63 - 1) << 1] * 3
@@ -208,7 +208,7 @@ def test_the_far_tail_is_reached_through_ties():
 
 
 def test_last_bit_is_the_sign_and_zero_has_none():
-    table = _samplers._gaussian_table()
+    table = samplers._gaussian_table()
     word = (int(table.high[9]) - 5) << 1
     values = discrete_gaussian_base(4, Script(word, word + 1, 0, 1))
     assert_array_equal(values, [9, -9, 0, 0])
@@ -284,7 +284,7 @@ def test_laplace_follows_its_law(scale):
 
 def test_laplace_digits_have_no_seams():
     # A wrong digit would show at multiples of the base.
-    base, _ = _samplers._geometric_tables(float(LAPLACE_SCALE))
+    base, _ = samplers.geometric_tables(float(LAPLACE_SCALE))
     values = discrete_laplace(1_000_000, LAPLACE_SCALE, SeededEntropy(15))
     counts = np.bincount(values % base % 64, minlength=64)
     residues = np.bincount(np.arange(base) % 64, minlength=64) / base

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from skfedcal.algorithms import BlockSpec
+from skfedcal.contract import BlockSpec
 from skfedcal.privacy import CentralDP, SecureAggregation, gdp_mu
-from skfedcal.privacy._entropy import SeededEntropy
-from skfedcal.privacy._models import ReleasePlan
-from skfedcal.privacy._samplers import GAUSSIAN_SIGMA
+from skfedcal.privacy.entropy import SeededEntropy
+from skfedcal.privacy.models import ReleasePlan
+from skfedcal.privacy.samplers import GAUSSIAN_SIGMA
 
 SPEC = {"x": BlockSpec((3,), clip=2.0)}
 

@@ -15,13 +15,13 @@ from skfedcal import (
     FedTempCalibrator,
     make_federation,
 )
-from skfedcal.algorithms import BlockSpec, CellRows
-from skfedcal.data._dataset import FederatedDataset
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import BlockSpec, CellRows
 from skfedcal.exceptions import BudgetExceededError
 from skfedcal.federation import Joblib
 from skfedcal.privacy import CentralDP, DistributedDP, PrivacyLedger, SourceDP
-from skfedcal.privacy._entropy import OSEntropy, SeededEntropy
-from skfedcal.privacy._laplace import laplace_variance
+from skfedcal.privacy.entropy import OSEntropy, SeededEntropy
+from skfedcal.privacy.mechanisms import laplace_variance
 
 # Seeds are fixed, so that no test can flake; a new seed fails by chance this often.
 ALPHA = 1e-7

@@ -12,19 +12,21 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from skfedcal import FederatedRunner  # noqa: E402
-from skfedcal.data._dataset import FederatedDataset  # noqa: E402
-from skfedcal.federation import _endpoint  # noqa: E402
+from skfedcal.clients.dataset import FederatedDataset  # noqa: E402
+from skfedcal.federation import endpoint  # noqa: E402
 from skfedcal.privacy import CentralDP  # noqa: E402
-from skfedcal.privacy._entropy import SeededEntropy  # noqa: E402
-from skfedcal.privacy._mechanisms import ExactSum  # noqa: E402
-from skfedcal.training._algorithm import FedAvg  # noqa: E402
-from skfedcal.training._client import ClientTraining  # noqa: E402
-from skfedcal.training._correction import Scaffold  # noqa: E402
-from skfedcal.training._local import LocalSGD  # noqa: E402
+from skfedcal.privacy.entropy import SeededEntropy  # noqa: E402
+from skfedcal.privacy.mechanisms import ExactSum  # noqa: E402
+from skfedcal.training._fedavg import FedAvg  # noqa: E402
+from skfedcal.training._local_training import (  # noqa: E402
+    ClientMemory,
+    ClientTraining,
+    LocalSGD,
+    Scaffold,
+)
 from skfedcal.training._losses import CrossEntropy  # noqa: E402
-from skfedcal.training._memory import ClientMemory  # noqa: E402
-from skfedcal.training._network import Network  # noqa: E402
 from skfedcal.training._objective import Objective  # noqa: E402
+from skfedcal.training.modules import Network  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +136,7 @@ def test_chunks_of_the_endpoint_change_nothing(monkeypatch):
     clients = federation([3, 0, 8, 1, 5])
     method = algorithm(n_rounds=3, batch_size=4)
     whole = moved(method, clients)
-    monkeypatch.setattr(_endpoint, "_CHUNK_VALUES", 2 * NETWORK.n_params)
+    monkeypatch.setattr(endpoint, "_CHUNK_VALUES", 2 * NETWORK.n_params)
     np.testing.assert_allclose(moved(method, clients), whole, atol=1e-6)
 
 

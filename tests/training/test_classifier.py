@@ -35,11 +35,10 @@ from skfedcal.training import (  # noqa: E402
     FedAvgClassifier,
     FedGaussianHead,
     Scaffold,
-    _fitted,
+    _predictions,
 )
-from skfedcal.training._losses import CrossEntropy, Margin  # noqa: E402
-from skfedcal.training._run_module import module_features  # noqa: E402
-from skfedcal.training._ties import Contrastive, Proximal  # noqa: E402
+from skfedcal.training._losses import Contrastive, CrossEntropy, Margin, Proximal  # noqa: E402  # noqa: E402
+from skfedcal.training.modules import module_features  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::skfedcal.exceptions.SimulatedPrivacyWarning"
@@ -547,7 +546,7 @@ def test_features_for_a_private_head_are_computed_unit_by_unit(
         n_rows.append(len(rows))
         return module_features(module, rows, device)
 
-    monkeypatch.setattr(_fitted, "module_features", counted)
+    monkeypatch.setattr(_predictions, "module_features", counted)
     model = None if unit is None else CentralDP(1.0, unit=unit)
     head = FedGaussianHead(privacy=model, max_norm=5.0)
     small(n_rounds=1, head=head, classes=range(10)).fit(X, y, client_ids=ids)

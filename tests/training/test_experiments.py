@@ -16,9 +16,12 @@ from skfedcal.experiments import (  # noqa: E402
     skew_table,
     train_time_table,
 )
-from skfedcal.experiments._methods import with_defaults  # noqa: E402
-from skfedcal.experiments._scores import score  # noqa: E402
-from skfedcal.experiments._splits import read_rows, split_rows  # noqa: E402
+from skfedcal.experiments.measures import (  # noqa: E402
+    read_rows,
+    score,
+    split_rows,
+)
+from skfedcal.experiments.paper_tables import with_defaults  # noqa: E402
 from skfedcal.training import FedAvgClassifier, fedprox  # noqa: E402
 
 SMALL = {"module": "linear", "n_rounds": 2, "lr": 0.3}

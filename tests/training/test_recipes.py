@@ -29,7 +29,7 @@ from skfedcal.training import (  # noqa: E402
     nucfl,
 )
 from skfedcal.training._gaussian import retrained, virtual_features  # noqa: E402
-from skfedcal.training._run_module import module_logits  # noqa: E402
+from skfedcal.training.modules import module_logits  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

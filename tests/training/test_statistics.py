@@ -5,12 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skfedcal.algorithms import ClassMoments
-from skfedcal.algorithms._class_statistics import cut, joined, products, scaled_rows
-from skfedcal.data._dataset import FederatedDataset
-from skfedcal.federation._endpoint import Request, respond
-from skfedcal.privacy._mechanisms import ExactSum
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.federation.endpoint import Request, respond
+from skfedcal.privacy.mechanisms import ExactSum
 from skfedcal.training import ClassStatistics
+from skfedcal.training.class_statistics import (
+    ClassMoments,
+    cut,
+    joined,
+    products,
+    scaled_rows,
+)
 
 
 @st.composite

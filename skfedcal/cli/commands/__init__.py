@@ -1,7 +1,7 @@
 """The subcommands, in the order of the help; a new one is a file and a line here."""
 
 from skfedcal.cli.commands._audit import AUDIT
-from skfedcal.cli.commands._compare import COMPARE
+from skfedcal.cli.commands._comparison import COMPARE, REPORT
 from skfedcal.cli.commands._demo import DEMO
 from skfedcal.cli.commands._evaluate import EVALUATE
 from skfedcal.cli.commands._fit import FIT
@@ -9,7 +9,6 @@ from skfedcal.cli.commands._flower import FLOWER
 from skfedcal.cli.commands._info import INFO
 from skfedcal.cli.commands._ledger import LEDGER
 from skfedcal.cli.commands._predict import PREDICT
-from skfedcal.cli.commands._report import REPORT
 
 COMMANDS = (
     DEMO,

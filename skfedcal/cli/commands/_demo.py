@@ -7,12 +7,11 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from skfedcal._table import text_table
-from skfedcal.cli._command import SEED_WARNING, Command, add_seed_option
-from skfedcal.cli._console import Console
-from skfedcal.cli._files import check_output
+from skfedcal.cli._command import SEED_WARNING, Command, Console, add_seed_option
+from skfedcal.cli._input import check_output
 
 if TYPE_CHECKING:
-    from skfedcal.cli.demo._experiment import DemoResult, Outcome
+    from skfedcal.cli._demo_experiment import DemoResult, Outcome
 
 DESCRIPTION = """\
 Train a net on scikit-learn's digits by federated averaging, calibrate it over 100 other
@@ -91,8 +90,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     # Said before scikit-learn is imported, which takes a second or two.
     console.progress("loading scikit-learn and its digits")
 
-    from skfedcal.cli.demo._experiment import run_experiment
-    from skfedcal.cli.demo._verdict import verdict
+    from skfedcal.cli._demo_experiment import run_experiment, verdict
 
     result = run_experiment(console.progress, console.detail, seed=args.seed)
     if output is not None:

@@ -7,19 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 from skfedcal._table import text_table
 from skfedcal.cli._command import SEED_WARNING, Command
-from skfedcal.cli._files import check_input
-from skfedcal.cli._input import FILE_FORMS, add_input, check_file, read_columns
-from skfedcal.cli._privacy import (
+from skfedcal.cli._input import (
+    CALIBRATOR,
+    FILE_FORMS,
+    add_input,
+    check_file,
+    check_input,
+    load_calibrator,
+    read_columns,
+    read_scores,
+)
+from skfedcal.cli._options import (
     add_privacy_options,
     check_privacy,
     ledger_facts,
     ledger_text,
     open_ledger,
 )
-from skfedcal.cli._scores import CALIBRATOR, load_calibrator, read_scores
 
 if TYPE_CHECKING:
-    from skfedcal.cli._console import Console
+    from skfedcal.cli._command import Console
 
 DESCRIPTION = f"""\
 Measure the probabilities in FILE, before and after a calibrator that `skfedcal fit`
@@ -101,7 +108,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
 def _exact(
     args: argparse.Namespace, scores: Any, tables: dict[str, Any], console: Console
 ) -> None:
-    from skfedcal.experiments.comparison._cells import measure
+    from skfedcal.experiments.comparison.cells import measure
 
     found = []
     for name, proba in tables.items():

@@ -10,18 +10,24 @@ from skfedcal._table import text_pairs
 from skfedcal.cli._command import (
     SEED_WARNING,
     Command,
+    Console,
     class_prior,
     positive_count,
 )
-from skfedcal.cli._console import Console
-from skfedcal.cli._files import check_output
-from skfedcal.cli._input import FILE_FORMS, add_input, check_file, read_federation
-from skfedcal.cli._methods import METHODS, method_options
-from skfedcal.cli._privacy import (
+from skfedcal.cli._input import (
+    FILE_FORMS,
+    add_input,
+    check_file,
+    check_output,
+    read_federation,
+)
+from skfedcal.cli._options import (
+    METHODS,
     add_privacy_options,
     check_privacy,
     ledger_facts,
     ledger_text,
+    method_options,
     open_ledger,
 )
 

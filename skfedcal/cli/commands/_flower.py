@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skfedcal.cli._command import Command, UsageError, add_common_options
-from skfedcal.cli._console import Console
+from skfedcal.cli._command import Command, Console, UsageError, add_common_options
 
 if TYPE_CHECKING:
-    from skfedcal.cli.flower._doctor import Line
+    from skfedcal.cli.flower.doctor import Line
 
 DESCRIPTION = """\
 Run a calibration or an evaluation over sites that keep their data, on Flower.
@@ -70,7 +69,7 @@ def _init_options(parser: argparse.ArgumentParser) -> None:
 
 def init(args: argparse.Namespace, console: Console) -> None:
     """Write an app: pyproject.toml with the run config, client.py and server.py."""
-    from skfedcal.cli.flower._app import write_app
+    from skfedcal.cli.flower.project import write_app
 
     paths = [str(path) for path in write_app(args.dir)]
     text = "\n".join(f"written {path}" for path in paths)
@@ -103,7 +102,7 @@ def keys(args: argparse.Namespace, console: Console) -> None:
     A key stays at its site. Sites exchange their rosters, join them, and compare the
     fingerprint.
     """
-    from skfedcal.cli.flower._keys import ROSTER, fingerprint, make_keys
+    from skfedcal.cli.flower.project import ROSTER, fingerprint, make_keys
 
     if not args.sites and not args.join:
         raise UsageError("name a site, or pass --join ROSTER.")
@@ -164,26 +163,26 @@ def doctor(args: argparse.Namespace, console: Console) -> None:
 
 
 def _findings(args: argparse.Namespace) -> Iterator[Line]:
-    from skfedcal.cli.flower import _doctor
-    from skfedcal.cli.flower._certificates import check_certificates
+    from skfedcal.cli.flower import doctor
+    from skfedcal.cli.flower.doctor import check_certificates
 
-    versions = list(_doctor.check_versions())
+    versions = list(doctor.check_versions())
     yield from versions
     usable = all(line.verdict != "fail" for line in versions)
-    yield from _doctor.check_environment(os.environ)
+    yield from doctor.check_environment(os.environ)
     ports = list(args.ports)
     if args.dir is not None:
-        yield from _doctor.check_app(args.dir)
-        yield from _doctor.check_connections(os.environ)
-        ports = ports or [_doctor.SUPERLINK_PORT]
+        yield from doctor.check_app(args.dir)
+        yield from doctor.check_connections(os.environ)
+        ports = ports or [doctor.SUPERLINK_PORT]
     if args.site and usable:
-        yield from _doctor.check_site(args.site)
-        ports = ports or [_doctor.SUPERNODE_PORT]
-    yield from _doctor.check_ports(ports)
+        yield from doctor.check_site(args.site)
+        ports = ports or [doctor.SUPERNODE_PORT]
+    yield from doctor.check_ports(ports)
     if usable and (args.dir is not None or args.ca or args.cert or args.key):
         yield from check_certificates(args.ca, args.cert, args.key)
     if usable and args.roster:
-        yield from _doctor.check_roster(args.roster, args.dir)
+        yield from doctor.check_roster(args.roster, args.dir)
 
 
 def _trial_options(parser: argparse.ArgumentParser) -> None:
@@ -214,9 +213,9 @@ def trial(args: argparse.Namespace, console: Console) -> None:
     Every site has its own process, key and file. Without FILE three sites have
     made-up data. Nothing is left running.
     """
-    from skfedcal.cli.flower._app import changed_config
-    from skfedcal.cli.flower._doctor import check_app, check_run_config
-    from skfedcal.cli.flower._trial import N_SITES, run_trial, toy_data
+    from skfedcal.cli.flower.doctor import check_app, check_run_config
+    from skfedcal.cli.flower.project import changed_config
+    from skfedcal.cli.flower.trial import N_SITES, run_trial, toy_data
 
     config = changed_config(args.dir, args.settings)
     for line in (*check_app(args.dir), *check_run_config(config)):

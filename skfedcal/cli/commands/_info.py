@@ -13,10 +13,10 @@ from skfedcal._table import text_pairs, text_table
 from skfedcal._version import __version__
 from skfedcal.cli._command import Command
 from skfedcal.cli._input import FILE_FORMS, add_columns, check_file, read_federation
-from skfedcal.cli._methods import METHODS
+from skfedcal.cli._options import METHODS
 
 if TYPE_CHECKING:
-    from skfedcal.cli._console import Console
+    from skfedcal.cli._command import Console
 
 DESCRIPTION = f"""\
 Print versions, extras and methods; with FILE, what that file holds.
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
 
 
 def _installed() -> dict[str, Any]:
-    from skfedcal.experiments._store import cache_folder
+    from skfedcal.experiments.store import cache_folder
 
     return {
         "skfedcal": __version__,
@@ -108,11 +108,11 @@ def describe(rows: Any) -> dict[str, Any]:
     """Return sizes of the rows of one split, and how far the clients differ."""
     import numpy as np
 
-    from skfedcal import _logits
+    from skfedcal import _numerics
 
     logits = rows.logits
     if logits.ndim == 1 or logits.shape[1] == 1:
-        logits = _logits.as_two_columns(logits)
+        logits = _numerics.as_two_columns(logits)
     labels, n_classes = rows.labels, logits.shape[1]
     data: dict[str, Any] = {
         "rows": len(labels),

@@ -6,9 +6,8 @@ import argparse
 from typing import Any
 
 from skfedcal._table import text_pairs, text_table
-from skfedcal.cli._command import Command, chance_number
-from skfedcal.cli._console import Console
-from skfedcal.cli._files import check_input
+from skfedcal.cli._command import Command, Console, chance_number
+from skfedcal.cli._input import check_input
 
 DESCRIPTION = """\
 Verify a privacy ledger and print what was spent.

@@ -7,11 +7,17 @@ from typing import Any
 
 from skfedcal._files import write_whole
 from skfedcal._table import text_pairs
-from skfedcal.cli._command import Command
-from skfedcal.cli._console import Console
-from skfedcal.cli._files import check_input, check_output
-from skfedcal.cli._input import add_input, read_columns
-from skfedcal.cli._scores import CALIBRATOR, Scores, load_calibrator, read_scores
+from skfedcal.cli._command import Command, Console
+from skfedcal.cli._input import (
+    CALIBRATOR,
+    Scores,
+    add_input,
+    check_input,
+    check_output,
+    load_calibrator,
+    read_columns,
+    read_scores,
+)
 
 DESCRIPTION = """\
 Apply a fitted calibrator to the logits in FILE and write the probabilities.

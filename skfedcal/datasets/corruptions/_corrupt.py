@@ -13,13 +13,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from skfedcal._typing import RandomState
-from skfedcal.data._arrays import read_array
-from skfedcal.data._partition import as_generator
-from skfedcal.datasets.corruptions import _blur, _digital, _noise, _weather
-from skfedcal.datasets.corruptions._batch import Batch
-from skfedcal.datasets.corruptions._draws import Array, Draws, image_keys
+from skfedcal.clients.arrays import read_array
+from skfedcal.clients.partitions import as_generator
+from skfedcal.datasets.corruptions import _kinds
+from skfedcal.datasets.corruptions._images import Array, Batch, Draws, image_keys
 
-__all__ = ["CORRUPTIONS", "corrupt"]
+__all__ = [
+    "CORRUPTIONS",
+    "corrupt",
+]
 
 # Values worked on at a time: float work arrays stay at a few megabytes.
 CHUNK = 1 << 19
@@ -39,23 +41,23 @@ class _Kind:
 # CIFAR-10-C have its values; defocus, motion and fog match it in spread and contrast.
 _KINDS = {
     "gaussian_noise": _Kind(
-        "noise", _noise.gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10)
+        "noise", _kinds.gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10)
     ),
-    "shot_noise": _Kind("noise", _noise.shot_noise, (500, 250, 100, 75, 50)),
+    "shot_noise": _Kind("noise", _kinds.shot_noise, (500, 250, 100, 75, 50)),
     "impulse_noise": _Kind(
-        "noise", _noise.impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07)
+        "noise", _kinds.impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07)
     ),
-    "defocus_blur": _Kind("blur", _blur.defocus_blur, (0.3, 0.5, 0.8, 1.1, 1.5)),
+    "defocus_blur": _Kind("blur", _kinds.defocus_blur, (0.3, 0.5, 0.8, 1.1, 1.5)),
     "glass_blur": _Kind(
         "blur",
-        _blur.glass_blur,
+        _kinds.glass_blur,
         ((0.7, 0.3), (1.0, 0.4), (1.3, 0.5), (1.6, 0.55), (2.0, 0.6)),
     ),
-    "motion_blur": _Kind("blur", _blur.motion_blur, (2.0, 3.0, 4.0, 4.8, 5.6)),
-    "zoom_blur": _Kind("blur", _blur.zoom_blur, (0.06, 0.11, 0.16, 0.21, 0.26)),
+    "motion_blur": _Kind("blur", _kinds.motion_blur, (2.0, 3.0, 4.0, 4.8, 5.6)),
+    "zoom_blur": _Kind("blur", _kinds.zoom_blur, (0.06, 0.11, 0.16, 0.21, 0.26)),
     "snow": _Kind(
         "weather",
-        _weather.snow,
+        _kinds.snow,
         (
             (0.05, 2.0, 0.1),
             (0.1, 2.5, 0.15),
@@ -66,25 +68,23 @@ _KINDS = {
     ),
     "frost": _Kind(
         "weather",
-        _weather.frost,
+        _kinds.frost,
         ((0.5, 0.3), (0.6, 0.4), (0.65, 0.5), (0.7, 0.6), (0.75, 0.7)),
     ),
     "fog": _Kind(
         "weather",
-        _weather.fog,
+        _kinds.fog,
         ((0.22, 3.0), (0.44, 3.0), (0.57, 2.5), (0.67, 2.0), (0.8, 1.75)),
     ),
-    "brightness": _Kind("weather", _weather.brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
-    "contrast": _Kind("digital", _digital.contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
+    "brightness": _Kind("weather", _kinds.brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
+    "contrast": _Kind("digital", _kinds.contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
     "elastic_transform": _Kind(
         "digital",
-        _digital.elastic_transform,
+        _kinds.elastic_transform,
         ((0.4, 4.0), (0.6, 3.7), (0.8, 3.4), (1.05, 3.1), (1.3, 2.8)),
     ),
-    "pixelate": _Kind("digital", _digital.pixelate, (1.15, 1.35, 1.6, 2.0, 2.5)),
-    "jpeg_compression": _Kind(
-        "digital", _digital.jpeg_compression, (80, 65, 58, 50, 40)
-    ),
+    "pixelate": _Kind("digital", _kinds.pixelate, (1.15, 1.35, 1.6, 2.0, 2.5)),
+    "jpeg_compression": _Kind("digital", _kinds.jpeg_compression, (80, 65, 58, 50, 40)),
 }
 
 #: Group of each kind of corruption: noise, blur, weather or digital.

@@ -1,6 +1,6 @@
 """Methods, privacy and seeds side by side on the same clients."""
 
-from skfedcal.experiments.comparison._engine import compare
-from skfedcal.experiments.comparison._result import Comparison
+from skfedcal.experiments.comparison.engine import compare
+from skfedcal.experiments.comparison.result import Comparison
 
 __all__ = ["Comparison", "compare"]

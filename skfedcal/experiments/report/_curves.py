@@ -7,10 +7,10 @@ from html import escape
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from skfedcal.experiments.report._picks import Pick
+from skfedcal.experiments.report.verdict import Pick
 
 if TYPE_CHECKING:
-    from skfedcal.experiments.comparison._result import Comparison
+    from skfedcal.experiments.comparison.result import Comparison
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640.0, 280.0, 52.0, 12.0, 130.0, 40.0
 

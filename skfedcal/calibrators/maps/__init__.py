@@ -1,1 +1,0 @@
-"""The map of every fitted calibrator, in the operations of `skfedcal.export`."""

@@ -1,0 +1,178 @@
+"""Options that several commands share: methods by short name, and privacy.
+
+- Calibration methods by the short names of the command line.
+- Options of commands that spend privacy, and the ledger that adds it up.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from skfedcal.cli._command import (
+    UsageError,
+    add_seed_option,
+    chance_number,
+    eps_number,
+    positive_number,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A calibrator and those of its parameters that have an option.
+
+    Attributes
+    ----------
+    estimator : str
+        Name of the class in `skfedcal`.
+    options : tuple of str
+        Parameters, spelled as in Python, that other methods do not have.
+    facts : dict
+        Fitted attribute or parameter to show, by its name for the reader.
+    """
+
+    estimator: str
+    options: tuple[str, ...]
+    facts: Mapping[str, str]
+
+    def describe(self, calibrator: Any) -> dict[str, Any]:
+        """Return the facts of a fitted calibrator."""
+        return {name: getattr(calibrator, key) for name, key in self.facts.items()}
+
+
+METHODS = {
+    "auto": Method(
+        "FedAutoCalibrator",
+        ("class_prior",),
+        {"choice": "choice_", "reason": "reason_"},
+    ),
+    "temp": Method("FedTempCalibrator", ("solver",), {"temperature": "temperature_"}),
+    "acctemp": Method(
+        "FedAccTempCalibrator",
+        (),
+        {"temperature": "temperature_", "queries": "n_queries_"},
+    ),
+    "biastemp": Method(
+        "FedBiasTempCalibrator",
+        ("residual", "class_prior"),
+        {"temperature": "temperature_"},
+    ),
+    "vector": Method("FedVectorCalibrator", (), {"converged": "converged_"}),
+    "matrix": Method("FedMatrixCalibrator", (), {"converged": "converged_"}),
+    "opvector": Method("FedOPVectorCalibrator", (), {"converged": "converged_"}),
+    "mlp": Method("FedMLPCalibrator", (), {"epochs per round": "epochs"}),
+    "bbq": Method("FedBBQCalibrator", ("n_levels",), {"levels": "n_levels"}),
+    "histogram": Method("FedHistogramCalibrator", (), {"curve": "method_"}),
+    "bin": Method("FedBinCalibrator", ("n_bins",), {"bins per class": "n_bins"}),
+    "topbin": Method("FedTopBinCalibrator", ("n_bins",), {"bins": "n_bins"}),
+}
+
+
+def method_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of ``args.method`` that were given.
+
+    Options that belong to other methods are an error.
+    """
+    names = sorted({name for method in METHODS.values() for name in method.options})
+    given = {name: getattr(args, name) for name in names}
+    given = {name: value for name, value in given.items() if value is not None}
+    for key in given:
+        if key in METHODS[args.method].options:
+            continue
+        owners = [other for other, m in METHODS.items() if key in m.options]
+        raise UsageError(
+            f"--{key.replace('_', '-')} is an option of --method "
+            f"{' or '.join(owners)}, not of {args.method}. Leave it out."
+        )
+    return given
+
+
+# Where a ledger without a budget is read, if its debits have no eps at their own delta.
+DELTA = 1e-5
+
+
+def add_privacy_options(group: argparse._ArgumentGroup) -> None:
+    """Add budget, ledger and seed."""
+    group.add_argument(
+        "--eps",
+        type=eps_number,
+        metavar="E",
+        help="differential privacy of a whole client (default: none, exact sums)",
+    )
+    group.add_argument(
+        "--delta",
+        type=chance_number,
+        metavar="D",
+        help="probability that the bound fails (default: min(1e-5, 1 / (10 clients)))",
+    )
+    group.add_argument(
+        "--ledger", metavar="PATH", help="JSONL file that records the privacy spent"
+    )
+    group.add_argument(
+        "--budget",
+        nargs=2,
+        type=positive_number,
+        metavar=("EPS", "DELTA"),
+        help="refuse to spend more than this from the ledger",
+    )
+    add_seed_option(group, "repeatable noise: a simulation without any guarantee")
+
+
+def check_privacy(args: argparse.Namespace) -> None:
+    """Raise for options that do not go together."""
+    if args.eps is None:
+        for name in ("delta", "ledger", "budget"):
+            if getattr(args, name) is not None:
+                raise UsageError(f"--{name} needs --eps: nothing is spent without it.")
+    if args.budget is not None and args.ledger is None:
+        raise UsageError(
+            "--budget needs --ledger PATH, the file that records what is spent."
+        )
+    if args.ledger is not None and args.seed is not None:
+        raise UsageError(
+            "--ledger cannot be combined with --seed: repeatable noise gives no "
+            "privacy. Leave out --seed "
+            "for a release, or --ledger for a simulation."
+        )
+
+
+def open_ledger(args: argparse.Namespace) -> Any:
+    """Return the ledger that pays, or None."""
+    if args.ledger is None:
+        return None
+    from skfedcal.privacy import PrivacyLedger
+
+    budget = None if args.budget is None else tuple(args.budget)
+    return PrivacyLedger(args.ledger, budget=budget)
+
+
+def ledger_facts(args: argparse.Namespace, ledger: Any, delta: float) -> dict[str, Any]:
+    """Return what the ledger says after a release of `delta`, as JSON values.
+
+    The delta of a release may be no more than rounding takes; the sum of several has no
+    eps there, and is read at a larger one.
+    """
+    places = [delta, DELTA] if ledger.budget is None else [ledger.budget[1]]
+    found = {place: ledger.spent(place) for place in places}
+    at = next((place for place in places if isfinite(found[place])), places[-1])
+    return {
+        "path": args.ledger,
+        "debits": len(ledger),
+        "eps_spent": found[at] if isfinite(found[at]) else None,
+        "delta": at,
+        "eps_budget": None if ledger.budget is None else ledger.budget[0],
+    }
+
+
+def ledger_text(facts: dict[str, Any]) -> str:
+    """Say on one line what `ledger_facts` has."""
+    of = "" if facts["eps_budget"] is None else f" of {facts['eps_budget']:g}"
+    spent = "inf" if facts["eps_spent"] is None else f"{facts['eps_spent']:.4g}"
+    return (
+        f"{facts['path']}: eps {spent}{of} spent at delta {facts['delta']:g} in "
+        f"{facts['debits']} debit{'s' * (facts['debits'] != 1)}"
+    )

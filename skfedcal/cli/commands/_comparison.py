@@ -1,0 +1,469 @@
+"""``skfedcal compare`` and ``skfedcal report``.
+
+- Options and work that ``skfedcal compare`` and ``skfedcal report`` share.
+- ``skfedcal compare``.
+- ``skfedcal report``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skfedcal._files import write_whole
+from skfedcal.cli._command import (
+    Command,
+    UsageError,
+    chance_number,
+    class_prior,
+    eps_number,
+    positive_count,
+    positive_number,
+    seed_number,
+    to_stderr,
+)
+from skfedcal.cli._input import (
+    FILE_FORMS,
+    add_input,
+    check_file,
+    check_output,
+    file_name,
+    read_federation,
+)
+from skfedcal.cli._options import METHODS
+
+if TYPE_CHECKING:
+    from skfedcal.cli._command import Console
+    from skfedcal.experiments import Comparison
+    from skfedcal.experiments.report.verdict import Verdict
+
+# What ``--vary`` may change, and how its values are read.
+VARY = {
+    "rounds": positive_count,
+    "beta": positive_number,
+    "eps": eps_number,
+    "bins": positive_count,
+    "clip": positive_number,
+    "clients": positive_count,
+}
+
+# By name of the command line; the first is a form of bbq.
+NAMES = (*METHODS, "bbq-all")
+
+
+def add_comparison_options(parser: argparse.ArgumentParser) -> None:
+    """Add what is compared, and how."""
+    what = parser.add_argument_group("comparison")
+    what.add_argument(
+        "--methods",
+        nargs="+",
+        choices=NAMES,
+        metavar="NAME",
+        help=f"some of {', '.join(NAMES)} (default: temp biastemp bbq bbq-all opvector "
+        "vector mlp)",
+    )
+    what.add_argument(
+        "--eps",
+        nargs="+",
+        type=eps_number,
+        default=[None, 3.0, 1.0, 0.5],
+        metavar="E",
+        help="budgets of a client; none adds no noise (default: none 3 1 0.5)",
+    )
+    what.add_argument(
+        "--delta", type=chance_number, metavar="D", help="of private fits"
+    )
+    what.add_argument(
+        "--seeds", type=positive_count, default=3, metavar="N", help="runs (default: 3)"
+    )
+    what.add_argument(
+        "--first-seed", type=seed_number, default=0, metavar="N", help="(default: 0)"
+    )
+    what.add_argument(
+        "--vary",
+        nargs="+",
+        metavar=("NAME", "VALUE"),
+        help=f"run all with several values of one of {', '.join(VARY)}",
+    )
+    what.add_argument(
+        "--class-prior",
+        type=class_prior,
+        metavar="P",
+        help="public class frequencies, for methods that can use them: uniform, "
+        "private, or comma-separated numbers",
+    )
+    _add_rows_options(parser.add_argument_group("rows and rounds"))
+    work = parser.add_argument_group("work")
+    work.add_argument(
+        "--jobs",
+        type=positive_count,
+        metavar="N",
+        help="processes (default: one per core)",
+    )
+    work.add_argument(
+        "--store",
+        metavar="DIR",
+        help="folder for finished cells (default: the cache folder of the user)",
+    )
+    work.add_argument(
+        "--fresh", action="store_true", help="ignore stored cells and store none"
+    )
+
+
+def _add_rows_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--clients",
+        type=positive_count,
+        metavar="N",
+        help="number of clients that rows without clients are assigned to "
+        "(default: 100), or that are sampled from the given clients (default: all)",
+    )
+    group.add_argument(
+        "--beta",
+        type=positive_number,
+        default=0.1,
+        metavar="B",
+        help="label skew of rows that are assigned to clients (default: 0.1)",
+    )
+    group.add_argument(
+        "--test-size",
+        type=chance_number,
+        default=0.5,
+        metavar="S",
+        help="share of rows for testing, if FILE has no val rows (default: 0.5)",
+    )
+    group.add_argument(
+        "--rounds", type=positive_count, metavar="N", help="rounds of all methods"
+    )
+    group.add_argument(
+        "--cohort",
+        type=positive_count,
+        metavar="N",
+        help="clients drawn for each round (default: all)",
+    )
+
+
+def read_vary(args: argparse.Namespace) -> dict[str, list[Any]] | None:
+    """Return values by name."""
+    if args.vary is None:
+        return None
+    name, *texts = args.vary
+    if name not in VARY:
+        raise UsageError(f"--vary {name}: expected one of {', '.join(VARY)}")
+    if not texts:
+        raise UsageError(f"--vary {name}: expected values after it")
+    try:
+        return {name: [VARY[name](text) for text in texts]}
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"--vary {name}: {error}") from None
+
+
+def run_comparison(args: argparse.Namespace, console: Console) -> Comparison:
+    """Read FILE and compare; an interrupt says how to go on."""
+    vary = read_vary(args)
+    federation = read_federation(args, console)
+
+    from skfedcal.experiments import compare
+    from skfedcal.experiments.store import cache_folder
+    from skfedcal.federation import FederatedRunner
+
+    rows = federation if federation.val is None else federation.val
+    if rows.client_ids is None:
+        console.progress(
+            f"{args.file} has no clients: its rows are assigned to "
+            f"{args.clients or 100} clients with label skew, Dirichlet beta = "
+            f"{args.beta:g}"
+        )
+    store = None if args.fresh else args.store or cache_folder()
+    jobs = args.jobs or os.cpu_count() or 1
+    console.progress(f"comparing with {jobs} process{'es' * (jobs != 1)}")
+    try:
+        found = compare(
+            federation,
+            methods=args.methods,
+            eps=args.eps,
+            seeds=range(args.first_seed, args.first_seed + args.seeds),
+            vary=vary,
+            n_clients=args.clients,
+            beta=args.beta,
+            test_size=args.test_size,
+            delta=args.delta,
+            class_prior=args.class_prior,
+            runner=FederatedRunner(
+                n_rounds=args.rounds,
+                cohort="full" if args.cohort is None else "independent",
+                cohort_size=args.cohort,
+            ),
+            store=store,
+            n_jobs=jobs,
+            progress=not console.quiet,
+        )
+    except KeyboardInterrupt:
+        if store is not None:
+            to_stderr(
+                f"[finished cells are stored in {store}; run the same command to "
+                f"continue]"
+            )
+        raise
+    extra = {"file": file_name(args.file), "command": command_text(args)}
+    return replace(found, settings={**found.settings, **extra})
+
+
+def command_text(args: argparse.Namespace) -> str:
+    """Return the command that makes the same comparison."""
+    words = ["skfedcal", "compare", file_name(args.file)]
+    if args.columns:
+        words += ["--columns", *args.columns]
+    if args.methods:
+        words += ["--methods", *args.methods]
+    words += ["--eps", *("none" if e is None else _exact(e) for e in args.eps)]
+    words += ["--seeds", str(args.seeds)]
+    if args.first_seed:
+        words += ["--first-seed", str(args.first_seed)]
+    if args.vary:
+        words += ["--vary", *args.vary]
+    for name in ("delta", "clients", "rounds", "cohort"):
+        value = getattr(args, name)
+        if value is not None:
+            words += [f"--{name}", _exact(value)]
+    if args.class_prior is not None:
+        prior = args.class_prior
+        words.append("--class-prior")
+        words.append(prior if isinstance(prior, str) else ",".join(map(str, prior)))
+    words += ["--beta", _exact(args.beta), "--test-size", _exact(args.test_size)]
+    return shlex.join(words)
+
+
+def _exact(value: float) -> str:
+    """Return a number that is read back as the same, short if it can be."""
+    short = f"{value:g}"
+    if isinstance(value, int):
+        return str(value)
+    return short if float(short) == value else repr(value)
+
+
+COMPARE_DESCRIPTION = f"""\
+Calibrate the clients in FILE with several methods, with and without differential
+privacy, and print what each gains and costs on rows that were not used. Everything is
+seeded: a simulation on rows at hand, to choose a method before it is run for real.
+
+Finished cells (a method, an eps, a seed) are stored on disk: the same command
+continues where an interrupted one stopped.
+
+{FILE_FORMS}
+If FILE has no clients, its rows are dealt to 100 of them with label skew.
+"""
+
+COMPARE_EXAMPLES = """\
+columns:
+  cwECE          gap between probability and frequency, mean over classes (15 bins);
+                 * where accuracy drops by more than 1 %
+  floor          cwECE of a perfect model on as many rows
+  ECE            the same gap for the predicted class only
+  NLL, Brier     proper scores: reward calibration and sharpness together
+  acc change     in points of accuracy, against base
+  gap closed     share of the way in cwECE from base to central (all rows in one place)
+  eps spent      differential privacy of one client, of one fit
+  rounds, bytes, client seconds   of one client that takes part in all rounds
+
+examples:
+  skfedcal compare model.npz
+  skfedcal compare model.npz --eps none 1 --seeds 3
+  skfedcal compare table.csv --columns labels=y client=hospital --methods temp bbq
+  skfedcal compare model.npz --methods temp bbq --eps none --vary rounds 1 3 12
+  skfedcal compare model.npz -o table.tex
+"""
+
+FORMATS = ("text", "markdown", "csv", "json", "latex")
+ENDINGS = {
+    ".txt": "text",
+    ".md": "markdown",
+    ".csv": "csv",
+    ".json": "json",
+    ".tex": "latex",
+    ".html": "html",
+}
+
+
+def add_compare_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``skfedcal compare``."""
+    add_input(parser)
+    add_comparison_options(parser)
+    group = parser.add_argument_group("result")
+    group.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="text",
+        help="form of the table on stdout (default: text)",
+    )
+    group.add_argument(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help=f"file to write too, of the form that its name ends in "
+        f"({' '.join(ENDINGS)})",
+    )
+    group.add_argument("--force", action="store_true", help="replace an existing PATH")
+
+
+def run_compare(args: argparse.Namespace, console: Console) -> None:
+    """Compare, print and write."""
+    if args.json and args.format not in ("text", "json"):
+        raise UsageError(f"--json and --format {args.format} do not go together.")
+    read_vary(args)
+    check_file(args)
+    if args.output is not None:
+        form_of(args.output)
+        check_output(args, args.file)
+    found = run_comparison(args, console)
+    if args.output is not None:
+        write(found, args.output)
+        console.progress(f"written: {args.output}")
+    form = "json" if args.json else args.format
+    text = shown(found, form, text_width())
+    console.result(text.rstrip("\n"), json.loads(found.to_json()))
+
+
+def form_of(path: str) -> str:
+    """Form that the name of a file asks for."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in ENDINGS:
+        raise UsageError(
+            f"-o {path}: expected a name that ends in {', '.join(ENDINGS)}."
+        )
+    return ENDINGS[ending]
+
+
+def shown(comparison: Comparison, form: str, width: int | None = None) -> str:
+    """Return the comparison in a form; as text it ends with what that means."""
+    if form != "text":
+        return str(getattr(comparison, f"to_{form}")())
+
+    from skfedcal.experiments.report import verdict_of
+
+    sentences = verdict_of(comparison).sentences
+    if width is not None:
+        sentences = [textwrap.fill(text, max(width, 40)) for text in sentences]
+    return "\n".join([comparison.to_text(width), "", *sentences])
+
+
+def write(comparison: Comparison, path: str) -> None:
+    """Write the form that the name asks for."""
+    form = form_of(path)
+    if form == "html":
+        comparison.to_html(path)
+        return
+    text = shown(comparison, form).rstrip("\n") + "\n"
+    write_whole(Path(path), lambda stream: stream.write(text.encode("utf-8")))
+
+
+def text_width() -> int | None:
+    """Letters of a line of the terminal; a file or a pipe has no end of line."""
+    if not sys.stdout.isatty():
+        return None
+    return shutil.get_terminal_size().columns
+
+
+COMPARE = Command(
+    name="compare",
+    summary="compare methods, with and without privacy, on the clients in a file",
+    description=COMPARE_DESCRIPTION,
+    examples=COMPARE_EXAMPLES,
+    add_options=add_compare_options,
+    run=run_compare,
+)
+
+REPORT_DESCRIPTION = f"""\
+Write a report as one HTML page: verdict, warnings, table, reliability diagrams, what
+privacy was spent and what that means, and how to run it again. The page needs no
+network.
+
+{FILE_FORMS}
+or a .json file that `skfedcal compare -o` wrote; then nothing is run.
+"""
+
+REPORT_EXAMPLES = """\
+examples:
+  skfedcal report model.npz -o report.html
+  skfedcal report model.npz --eps none 1 --seeds 5 -o report.html
+  skfedcal compare model.npz -o result.json && skfedcal report result.json -o a.html
+"""
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``skfedcal report``."""
+    add_input(parser, "clients, or a comparison as .json")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="PATH", help=".html file to write"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing PATH")
+    add_comparison_options(parser)
+
+
+def run_report(args: argparse.Namespace, console: Console) -> None:
+    """Compare, or read a comparison, and write the page."""
+    if Path(args.output).suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"-o {args.output}: expected a name that ends in .html.")
+    read_vary(args)
+    check_file(args)
+    check_output(args, args.file)
+    if args.file.lower().endswith(".json"):
+        found = _read(args.file)
+    else:
+        found = run_comparison(args, console)
+    verdict = _write(found, args)
+    data = {
+        "output": args.output,
+        "verdict": verdict.sentences,
+        "warnings": verdict.warnings,
+    }
+    lines = [*verdict.sentences, *(f"warning: {text}" for text in verdict.warnings)]
+    console.result("\n".join([*lines, f"written: {args.output}"]), data)
+
+
+def _write(found: Comparison, args: argparse.Namespace) -> Verdict:
+    """Write the page; runs of a file may lack what it shows."""
+    from skfedcal.experiments.comparison.result import DAMAGE
+    from skfedcal.experiments.report import html_report, verdict_of
+
+    try:
+        page, verdict = html_report(found).encode("utf-8"), verdict_of(found)
+    except DAMAGE as error:
+        if not args.file.lower().endswith(".json"):
+            raise
+        raise ValueError(
+            f"{args.file}: The comparison is damaged: {error!r}. Expected a comparison "
+            "written by `skfedcal compare -o`."
+        ) from error
+    write_whole(Path(args.output), lambda stream: stream.write(page))
+    return verdict
+
+
+def _read(path: str) -> Comparison:
+    from skfedcal.experiments import Comparison
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        return Comparison.from_json(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: {error} Expected a comparison written by `skfedcal compare -o`."
+        ) from error
+
+
+REPORT = Command(
+    name="report",
+    summary="write a comparison as an HTML page",
+    description=REPORT_DESCRIPTION,
+    examples=REPORT_EXAMPLES,
+    add_options=add_report_options,
+    run=run_report,
+)

@@ -1,1 +1,0 @@
-"""The experiment behind ``skfedcal demo``."""

@@ -1,0 +1,406 @@
+"""Checks before a deployment, of the certificate of a SuperLink too.
+
+- Checks before a deployment: each gives lines of ok, warn or fail.
+- Checks of the certificate that a SuperLink shows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from skfedcal._numerics import rows_look_like_proba
+from skfedcal._version import __version__
+from skfedcal.cli.flower.project import read_app, run_config
+
+if TYPE_CHECKING:
+    from skfedcal.federation import SitePolicy, SiteRows
+
+Verdict = Literal["ok", "warn", "fail"]
+# Oldest versions that the extra allows, and the first that is not known to work.
+FLWR, CRYPTOGRAPHY = ((1, 40), (2,)), ((42,), None)
+# What SuperLink and SuperNode listen on by default.
+SUPERLINK_PORT, SUPERNODE_PORT = 8000, 9094
+
+
+class Line(NamedTuple):
+    """One finding."""
+
+    verdict: Verdict
+    what: str
+    text: str
+
+
+def check_versions() -> Iterator[Line]:
+    """Versions of what is installed."""
+    found = sys.version_info
+    yield _judged(found >= (3, 11), "python", f"{found[0]}.{found[1]}.{found[2]}")
+    for name, (least, below) in (("flwr", FLWR), ("cryptography", CRYPTOGRAPHY)):
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            text = 'not installed: pip install "skfedcal[flower]"'
+            yield Line("fail", name, text)
+            continue
+        numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:3])
+        good = numbers >= least and (below is None or numbers < below)
+        wanted = f"{least[0]}.{least[1]}" if len(least) > 1 else f"{least[0]}"
+        yield _judged(good, name, version, f"{version}; {wanted} or newer is needed")
+
+
+def check_app(folder: str) -> Iterator[Line]:
+    """The app: its pin, its modules and its run config."""
+    try:
+        content = read_app(folder)
+    except (OSError, ValueError) as error:
+        yield Line("fail", "app", str(error))
+        return
+    pins = [d for d in content["project"]["dependencies"] if d.startswith("skfedcal")]
+    same = pins and pins[0].endswith(f"=={__version__}")
+    yield Line(
+        "ok" if same else "warn",
+        "app",
+        f"{content['project']['name']}, written for {pins[0] if pins else 'nothing'}; "
+        f"this is {__version__}",
+    )
+    app = content["tool"]["flwr"]["app"]
+    for name in ("clientapp", "serverapp"):
+        module = str(app["components"].get(name, "")).partition(":")[0]
+        path = Path(folder, *module.split(".")).with_suffix(".py")
+        yield _judged(bool(module) and path.exists(), name, str(path), f"no {path}")
+    yield from check_run_config(app["config"])
+
+
+def check_run_config(config: Mapping[str, Any]) -> Iterator[Line]:
+    """What a run would do, as far as this is known before it starts."""
+    import skfedcal
+
+    method = str(config.get("method"))
+    yield _judged(
+        method in skfedcal.__all__, "method", method, f"skfedcal has no {method!r}"
+    )
+    for name, kind in (("classes", list), ("options", dict)):
+        try:
+            good = isinstance(json.loads(str(config.get(name))), kind)
+        except ValueError:
+            good = False
+        text = str(config.get(name))
+        yield _judged(good, name, text, f"{text!r} is not a JSON {kind.__name__}")
+    if not config.get("secure"):
+        yield Line("warn", "secure", "false: the server sees the answer of each site")
+    else:
+        yield Line("ok", "secure", "true: answers are masked")
+    if config.get("privacy") == "none":
+        yield Line("warn", "privacy", "none: exact sums are released")
+    else:
+        yield Line("ok", "privacy", f"{config.get('privacy')}, eps {config.get('eps')}")
+    if not config.get("ledger") and config.get("privacy") != "none":
+        yield Line("warn", "ledger", "none: the privacy spent by runs is not recorded")
+    for name in ("out", "ledger", "checkpoint"):
+        path = str(config.get(name) or "")
+        if path and not Path(path).is_absolute():
+            text = f"{path} is relative: it will be in the folder of the SuperLink"
+            yield Line("warn", name, text)
+
+
+def check_environment(environment: Mapping[str, str]) -> Iterator[Line]:
+    """What Flower would send or fetch by itself."""
+    for name, value, text in (
+        (
+            "FLWR_TELEMETRY_ENABLED",
+            "0",
+            "Flower sends usage statistics to its developers",
+        ),
+        ("FLWR_DISABLE_UPDATE_CHECK", "1", "Flower looks for new versions"),
+        (
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION",
+            "1",
+            "the SuperLink installs what an app asks for, from the internet, unless it "
+            "is started with --disable-runtime-dependency-installation",
+        ),
+    ):
+        good = environment.get(name) == value
+        text = f"not {value}: {text}"
+        yield Line("ok", name, value) if good else Line("warn", name, text)
+
+
+def check_ports(ports: Sequence[int]) -> Iterator[Line]:
+    """Whether a server could listen here."""
+    for port in ports:
+        with socket.socket() as probe:
+            # As servers do: what is left of old connections is no hindrance.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                text = f"{error.strerror}. If it is not your SuperLink or SuperNode,"
+                yield Line("warn", f"port {port}", f"{text} pass another --port there")
+            else:
+                yield Line("ok", f"port {port}", "free")
+
+
+def check_connections(environment: Mapping[str, str]) -> Iterator[Line]:
+    """Where ``flwr run`` would connect to."""
+    home = environment.get("FLWR_HOME") or os.path.expanduser("~/.flwr")
+    path = Path(home, "config.toml")
+    try:
+        found = tomllib.loads(path.read_text()).get("superlink", {})
+    except OSError:
+        yield Line(
+            "warn",
+            "connections",
+            f"no {path}: flwr run does not know the address of the SuperLink",
+        )
+        return
+    except ValueError as error:
+        yield Line("fail", "connections", f"{path}: {error}")
+        return
+    for name, entry in found.items():
+        if not isinstance(entry, dict) or "address" not in entry:
+            continue
+        local = str(entry["address"]).startswith(("127.", "localhost", "[::1]"))
+        bad = bool(entry.get("insecure")) and not local
+        text = f"{entry['address']}" + (
+            ", without TLS" if entry.get("insecure") else ""
+        )
+        yield Line("fail" if bad else "ok", f"connection {name}", text)
+
+
+def check_site(path: str) -> Iterator[Line]:
+    """A site as its file configures it."""
+    from skfedcal.federation.site import site_from_config, whole_config
+
+    try:
+        site = site_from_config({"site-config": path})
+        config = whole_config({"site-config": path})
+    except (ValueError, OSError) as error:
+        yield Line("fail", "site", str(error))
+        return
+    yield Line("ok", "site", f"{site.name}: {site.policy}")
+    yield from check_policy(site.policy)
+    yield from check_rows(str(config["data-path"]), site.policy)
+    if "roster" not in config:
+        text = "none: the server is trusted to pass on the keys of the other sites"
+        yield Line("warn", "roster", text)
+    if "ledger" not in config:
+        yield Line(
+            "warn",
+            "ledger",
+            "none: the site does not record the privacy that its answers spend",
+        )
+    yield from check_secret_file(str(config.get("site-key", "")))
+
+
+def check_policy(policy: SitePolicy) -> Iterator[Line]:
+    """What a policy leaves open, and unknown names in it."""
+    from skfedcal.federation.wire import ALGORITHMS
+
+    unknown = [m for m in policy.methods or () if m.partition(":")[0] not in ALGORITHMS]
+    if unknown:
+        text = f"no algorithm {unknown[0]!r}; there are {', '.join(ALGORITHMS)}"
+        yield Line("fail", "methods", text)
+    if policy.methods is None:
+        yield Line("warn", "methods", "all algorithms are answered")
+    if policy.noise == "none":
+        text = "none: exact sums are answered, and are in no ledger"
+        yield Line("warn", "noise", text)
+    if policy.classes is None:
+        text = (
+            "none: a request may name any; rows of classes it leaves out do not count"
+        )
+        yield Line("warn", "classes", text)
+    for name in ("allow_plain", "allow_seeded_noise"):
+        if getattr(policy, name):
+            yield Line("warn", name, "true: that is for simulations")
+
+
+def check_rows(path: str, policy: SitePolicy) -> Iterator[Line]:
+    """Rows of a site that would send zeros, which nobody but the site is told."""
+    from skfedcal.clients.arrays import usable_rows
+    from skfedcal.federation import SiteRows
+
+    try:
+        rows = SiteRows.load(path)
+    except (ValueError, OSError) as error:
+        yield Line("fail", "rows", f"{path} cannot be read: {error}")
+        return
+    width = rows.scores.shape[1]
+    yield _judged(
+        len(rows) > 0,
+        "rows",
+        f"{len(rows)} rows of {width} columns",
+        f"{path} is empty",
+    )
+    yield from check_labels(rows, policy)
+    known = policy.classes
+    if known is not None and rows.kind != "features":
+        yield _judged(
+            width in (len(known), len(known) - 1),
+            "columns",
+            f"{width} for {len(known)} classes",
+            f"{width} columns of scores for {len(known)} classes: no row would count",
+        )
+    if rows.kind == "features":
+        usable = np.isfinite(rows.scores).all(axis=1)
+    else:
+        kind = "proba" if rows.kind == "proba" else "logits"
+        n_classes = width if known is None else len(known)
+        usable = usable_rows(rows.scores, n_classes, input_type=kind)
+    n_bad = int((~usable).sum())
+    yield _judged(
+        not n_bad,
+        rows.kind,
+        "all rows can be read",
+        f"{n_bad} rows are not {rows.kind}, the first is row "
+        f"{int(np.argmin(usable)) if n_bad else 0}: they would count as zero",
+    )
+    if rows.kind == "logits" and len(rows) and rows_look_like_proba(rows.scores):
+        yield Line(
+            "warn",
+            "logits",
+            "all rows are non-negative and sum to 1: they look like probabilities. "
+            "Store them as 'proba'",
+        )
+
+
+def check_labels(rows: SiteRows, policy: SitePolicy) -> Iterator[Line]:
+    """Whether a file has labels that the policy does not know."""
+    known = policy.classes
+    if known is None:
+        return
+    labels = rows.labels
+    odd = sorted({str(label) for label in labels.tolist()} - set(known))
+    found = f"{len(labels)} rows of {len(known)} classes"
+    text = ""
+    if odd:
+        n_odd = int(sum(str(label) in odd for label in labels.tolist()))
+        text = (
+            f"the file has the label {odd[0]!r}, which is not one of the classes: "
+            f"{n_odd} rows would count as zero"
+        )
+    yield _judged(not odd, "classes", found, text)
+
+
+def check_secret_file(path: str) -> Iterator[Line]:
+    """Whether others may read a file with a secret."""
+    if path and os.name == "posix" and Path(path).exists():
+        mode = Path(path).stat().st_mode & 0o777
+        text = f"others may read {path}: chmod 600"
+        yield _judged(not mode & 0o077, "permissions", f"{path}: {mode:o}", text)
+
+
+def check_roster(path: str, folder: str | None) -> Iterator[Line]:
+    """The roster, and whether it has the sites that a run waits for."""
+    from skfedcal.cli.flower.project import fingerprint
+    from skfedcal.federation import Roster
+
+    try:
+        roster = Roster.load(path)
+    except (ValueError, OSError) as error:
+        yield Line("fail", "roster", str(error))
+        return
+    yield Line("ok", "roster", f"{len(roster.sites)} sites, {fingerprint(roster)}")
+    config = {} if folder is None else run_config(folder)
+    wanted = [n.strip() for n in str(config.get("sites", "")).split(",") if n.strip()]
+    missing = sorted(set(wanted) - set(roster.sites))
+    if missing:
+        yield Line("fail", "roster", f"has no {', '.join(missing)}")
+
+
+def _judged(good: bool, what: str, text: str, otherwise: str | None = None) -> Line:
+    return Line("ok" if good else "fail", what, text if good else otherwise or text)
+
+
+_SOON = timedelta(days=30)
+
+
+def check_certificates(ca: str, cert: str, key: str) -> Iterator[Line]:
+    """Whether files fit together, for how long, and for which hosts.
+
+    Parameters
+    ----------
+    ca, cert, key : str
+        PEM files of the authority, of the SuperLink, and of its private key; empty is
+        not checked.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    if not (ca or cert or key):
+        text = "no certificate was passed: without one, on one machine only"
+        yield Line("warn", "TLS", text)
+        return
+    read: dict[str, Any] = {}
+    for name, path, load in (
+        ("ca", ca, x509.load_pem_x509_certificate),
+        ("certificate", cert, x509.load_pem_x509_certificate),
+        ("key", key, lambda data: load_pem_private_key(data, None)),
+    ):
+        if not path:
+            continue
+        try:
+            read[name] = load(Path(path).read_bytes())
+        except (OSError, ValueError, TypeError) as error:
+            yield Line("fail", name, f"{path}: {error}")
+    for name in ("ca", "certificate"):
+        if name in read:
+            yield _dates(name, read[name])
+    if "certificate" in read:
+        yield _hosts(read["certificate"])
+    if {"ca", "certificate"} <= set(read):
+        yield _issued(read["ca"], read["certificate"])
+    if {"key", "certificate"} <= set(read):
+        fits = read["key"].public_key() == read["certificate"].public_key()
+        text = (
+            "belongs to the certificate"
+            if fits
+            else "does not belong to the certificate"
+        )
+        yield Line("ok" if fits else "fail", "key", text)
+    yield from check_secret_file(key)
+
+
+def _dates(name: str, certificate: Any) -> Line:
+    now, end = datetime.now(UTC), certificate.not_valid_after_utc
+    text = f"valid until {end:%Y-%m-%d}"
+    if now < certificate.not_valid_before_utc:
+        begin = certificate.not_valid_before_utc
+        return Line("fail", name, f"not valid before {begin:%Y-%m-%d}")
+    if now > end:
+        return Line("fail", name, f"expired on {end:%Y-%m-%d}")
+    return Line("warn" if end - now < _SOON else "ok", name, text)
+
+
+def _hosts(certificate: Any) -> Line:
+    from cryptography import x509
+
+    try:
+        names = certificate.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
+    except x509.ExtensionNotFound:
+        text = "has no subjectAltName: no SuperNode will accept it"
+        return Line("fail", "certificate", text)
+    hosts = [str(getattr(name, "value", name)) for name in names]
+    return Line("ok", "certificate", f"for {', '.join(hosts)}")
+
+
+def _issued(ca: Any, certificate: Any) -> Line:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):
+        return Line("fail", "certificate", "was not issued by the authority")
+    return Line("ok", "certificate", "was issued by the authority")

@@ -1,0 +1,153 @@
+"""Logits of any scikit-learn classifier, also of one fitted on some of the rows.
+
+- Logits of any scikit-learn classifier.
+- Labels, and classifiers on some of the rows.
+"""
+
+import numpy as np
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+
+from skfedcal import _numerics
+from skfedcal._sklearn_compat import check_method_params, safe_split
+
+__all__ = [
+    "check_target",
+    "classes_of",
+    "copy_feature_info",
+    "fit_rows",
+    "logits_of",
+    "predict_rows",
+]
+
+# Forests and neighbours give probability 0 to a class that got no vote. No temperature
+# can correct the log of 0 (floored at 1e-308 it drove T to 250), so such a class is
+# given this much, or the least of its row.
+NO_VOTE = 1e-3
+
+# A smaller probability than rounding leaves next to 1. Naive Bayes has logarithms of
+# minus a million; a few such rows that are wrong would decide the temperature alone.
+LEAST_LOG = float(np.log(np.finfo(np.float64).eps))
+
+
+def logits_of(estimator, X):
+    """Logits of shape (n_samples, n_classes), columns in the order of `classes_`."""
+    n_classes = len(classes_of(estimator))
+    if hasattr(estimator, "decision_function"):
+        _refuse_one_vs_one(estimator, n_classes)
+        scores = _as_float(estimator.decision_function(X))
+        if n_classes == 2 and scores.size == len(scores):
+            return _numerics.as_two_columns(scores)
+        return _check_columns(scores, n_classes, estimator, "decision_function")
+    # Before `predict_proba`, whose float32 may be coarse; nothing is lost by it.
+    if hasattr(estimator, "predict_log_proba"):
+        method = "predict_log_proba"
+        with np.errstate(divide="ignore"):
+            scores = _as_float(estimator.predict_log_proba(X))
+    else:
+        method = "predict_proba"
+        with np.errstate(divide="ignore"):
+            scores = np.log(_as_float(estimator.predict_proba(X)))
+    return _give_votes(_check_columns(scores, n_classes, estimator, method))
+
+
+def classes_of(estimator):
+    """Labels of a fitted classifier with one label per row."""
+    classes = getattr(estimator, "classes_", None)
+    name = type(estimator).__name__
+    if classes is None:
+        raise ValueError(f"{name} has no `classes_`; a fitted classifier is needed.")
+    if isinstance(classes, list) or getattr(estimator, "multilabel_", False):
+        raise ValueError(
+            f"{name} is a multilabel or multioutput classifier; calibration needs one "
+            "label per row. Fit one classifier per label."
+        )
+    return np.asarray(classes)
+
+
+def _give_votes(log_proba):
+    zero = np.isneginf(log_proba)
+    log_proba = np.maximum(log_proba, LEAST_LOG)
+    if not zero.any():
+        return log_proba
+    least = log_proba.min(axis=1, where=~zero, initial=np.log(NO_VOTE), keepdims=True)
+    return np.where(zero, least, log_proba)
+
+
+def _as_float(scores):
+    scores = np.asarray(scores)
+    return scores if scores.dtype.kind == "f" else scores.astype(np.float64)
+
+
+def _check_columns(scores, n_classes, estimator, method):
+    if scores.ndim != 2 or scores.shape[1] != n_classes:
+        raise ValueError(
+            f"{type(estimator).__name__}.{method} has the shape {scores.shape} for "
+            f"{n_classes} classes; one column per class is needed."
+        )
+    return scores
+
+
+def _refuse_one_vs_one(estimator, n_classes):
+    """Three classes have three pairs: the shape alone cannot tell."""
+    inner = _innermost(estimator)
+    if n_classes > 2 and getattr(inner, "decision_function_shape", None) == "ovo":
+        raise ValueError(
+            f"{type(inner).__name__}(decision_function_shape='ovo') has one score per "
+            "pair of classes; use decision_function_shape='ovr'."
+        )
+
+
+def _innermost(estimator):
+    """Classifier inside a frozen estimator, a search or a pipeline."""
+    while True:
+        if isinstance(estimator, FrozenEstimator):
+            estimator = estimator.estimator
+        elif hasattr(estimator, "best_estimator_"):
+            estimator = estimator.best_estimator_
+        elif hasattr(estimator, "steps"):
+            estimator = estimator.steps[-1][1]
+        else:
+            return estimator
+
+
+_SEVERAL_LABELS = ("multilabel", "multiclass-multioutput", "continuous-multioutput")
+
+
+def check_target(y):
+    """Labels as a 1-D array, one label per row."""
+    if y is None:
+        raise ValueError(
+            "This estimator requires y to be passed, but the target y is None."
+        )
+    if type_of_target(y, input_name="y").startswith(_SEVERAL_LABELS):
+        raise ValueError(
+            "y is multilabel or multioutput; calibration needs one label per row. Fit "
+            "one classifier per label."
+        )
+    y = column_or_1d(y, warn=True)
+    check_classification_targets(y)
+    return y
+
+
+def fit_rows(estimator, X, y, params, rows=None):
+    """Fit on `rows`; entries of `params` with one value per row follow."""
+    params = check_method_params(X, params, rows)
+    if rows is not None:
+        X, y = safe_split(estimator, X, y, rows)
+    return estimator.fit(X, y, **params)
+
+
+def predict_rows(estimator, X, rows, train):
+    """Logits of `rows`; a kernel matrix keeps the columns that were trained on."""
+    return logits_of(estimator, safe_split(estimator, X, None, rows, train)[0])
+
+
+def copy_feature_info(source, target):
+    """Copy the number and names of features from `source` to `target`."""
+    for name in ("n_features_in_", "feature_names_in_"):
+        if hasattr(source, name):
+            setattr(target, name, getattr(source, name))
+        elif name in vars(target):
+            delattr(target, name)

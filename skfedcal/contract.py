@@ -1,0 +1,331 @@
+"""What a method must offer: the contract between an algorithm and the runner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal.clients.dataset import FederatedDataset
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSpec:
+    """Shape and bound of one array that a client sends.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of one client's array.
+    kind : {'count', 'real'}
+        Whole numbers are summed as they are, reals in fixed point.
+    clip : float, default=None
+        Bound on the norm of what one client sends; None sends it unclipped, which is
+        refused when noise is to hide it.
+    norm : {'l2', 'l1'}, default='l2'
+        Which norm is bounded.
+    groups : int, default=1
+        The array is cut along its first axis into this many parts, each clipped by
+        itself; the bound on the whole is then ``clip * sqrt(groups)`` in L2.
+    weight : float, default=1.0
+        Cost of the noise variance of each number, when noise is divided over blocks.
+    """
+
+    shape: tuple[int, ...]
+    kind: Literal["count", "real"] = "real"
+    clip: float | None = None
+    norm: Literal["l2", "l1"] = "l2"
+    groups: int = 1
+    weight: float = 1.0
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def sensitivity(self) -> float:
+        """Largest norm of one client's array."""
+        if self.clip is None:
+            return np.inf
+        parts = self.groups if self.norm == "l1" else np.sqrt(self.groups)
+        return float(self.clip * parts)
+
+
+class Field(NamedTuple):
+    """What a site accepts as one array of a broadcast.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the array.
+    kind : {'real', 'whole', 'flag'}, default='real'
+        Floating-point numbers, whole numbers or booleans.
+    low, high : float, default=-inf and inf
+        Range of the values, ends included.
+    """
+
+    shape: tuple[int, ...] = ()
+    kind: Literal["real", "whole", "flag"] = "real"
+    low: float = -inf
+    high: float = inf
+
+
+# Arrays of one broadcast by name.
+Form = Mapping[str, Field]
+_DTYPES = {"real": "f", "whole": "iu", "flag": "b"}
+
+
+# Most bins or points of a curve that a site computes for.
+MAX_POINTS = 10_000
+
+
+def n_classes_field(n_classes: int) -> Field:
+    """Array that repeats the number of classes."""
+    return Field((), "whole", n_classes, n_classes)
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Refuse a parameter outside of the range that a site computes for.
+
+    Raises
+    ------
+    ValueError
+        Naming the parameter, the value and the range.
+    """
+    if not low <= value <= high:
+        raise ValueError(f"{name}={value!r} must be between {low:g} and {high:g}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CellRows:
+    """Rows of counts with few entries, as a histogram of one example per client has.
+
+    A query may return it in place of a dense array: a million clients then cost no
+    more than their examples.
+
+    Parameters
+    ----------
+    rows : ndarray of int
+        Row of each entry, not decreasing.
+    cells : ndarray of int
+        Where in the flattened block the entry adds 1.
+    n_rows : int
+        Number of rows, empty ones included.
+    block : tuple of int
+        Shape of one row.
+    """
+
+    rows: Array
+    cells: Array
+    n_rows: int
+    block: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the dense array."""
+        return (self.n_rows, *self.block)
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def dense(self) -> Array:
+        """Count the entries of each cell, one row per client."""
+        size = prod(self.block)
+        flat = np.bincount(self.rows * size + self.cells, minlength=self.n_rows * size)
+        return flat.reshape(self.shape)
+
+    def total(self) -> Array:
+        """Sum over rows, flattened."""
+        return np.bincount(self.cells, minlength=prod(self.block))
+
+
+Rows = Mapping[str, Array] | Mapping[str, CellRows] | Mapping[str, Array | CellRows]
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseLaw:
+    """Law of the noise in each number of a released block.
+
+    Parameters
+    ----------
+    kind : {'additive', 'grr', 'subset', 'oue', 'olh', 'rr'}
+        Independent noise is added, or how clients report.
+    variance : float
+        Of one number; of a count with a share of ``1 / domain`` where clients report.
+    p, q : float, default=1 and 0
+        Chance that a report names a cell that is, and is not, the client's own.
+    n_reports : int, default=0
+        Clients that report on this block.
+    domain : int, default=0
+        Number of cells.
+    n_units : int, default=0
+        Clients that the estimates are scaled up to; 0 if they are not scaled.
+    """
+
+    kind: str
+    variance: float
+    p: float = 1.0
+    q: float = 0.0
+    n_reports: int = 0
+    domain: int = 0
+    n_units: int = 0
+
+
+class Sums(dict[str, Array]):
+    """Sums over clients as the server may see them.
+
+    Attributes
+    ----------
+    noise : dict of str to float
+        Standard deviation of the noise in each block; empty when there is none.
+    laws : dict of str to NoiseLaw
+        Law of the noise in each block; empty when there is none.
+    """
+
+    def __init__(
+        self,
+        values: Arrays,
+        noise: Mapping[str, float] | None = None,
+        laws: Mapping[str, NoiseLaw] | None = None,
+    ):
+        super().__init__(values)
+        self.noise = dict(noise or {})
+        self.laws = dict(laws or {})
+
+
+class FederatedAlgorithm(Protocol[State]):
+    """What a client computes and what the server does with the sum.
+
+    The runner repeats ``broadcast -> query -> clip, encode, sum, noise -> update`` for
+    `n_rounds` or until `done`. An algorithm is a frozen dataclass of plain numbers and
+    strings: it holds no data, draws no noise and knows no budget. Its state is a frozen
+    dataclass of arrays and numbers.
+
+    Further members are optional: ``shares``, one positive number per round, adding
+    up to 1, divides the budget over rounds where all clients take part in all of them;
+    ``n_values(n_classes)`` gives the most numbers of a round where that is not the
+    first; ``forms(n_classes)`` lists the broadcasts that a site accepts, and raises
+    ValueError where the parameters do not fit the number of classes or ask for more
+    work than a site does. See `round_shares`, `values_per_round` and
+    `check_broadcast`.
+    """
+
+    @property
+    def n_rounds(self) -> int:
+        """Rounds to run, and to pay for."""
+
+    def init(self, n_classes: int) -> State:
+        """State before the first round."""
+
+    def broadcast(self, state: State) -> Arrays:
+        """Give the part of the state that every client receives."""
+
+    def spec(self, broadcast: Arrays) -> Mapping[str, BlockSpec]:
+        """Give shapes and public bounds; the only source of sensitivity."""
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:
+        """Compute what each client sends, one leading row per client, not yet clipped.
+
+        Counts with few entries may be `CellRows`. Called with one client at a site and
+        with thousands in a simulation.
+        """
+
+    def update(self, state: State, total: Sums, n_clients: int) -> State:
+        """Make the next state from nothing but the (noisy) sums."""
+
+    def done(self, state: State) -> bool:
+        """Whether further rounds are useless."""
+
+
+def round_shares(algorithm: FederatedAlgorithm[Any]) -> tuple[float, ...]:
+    """Share of the budget of each round; empty when all rounds are alike."""
+    return tuple(getattr(algorithm, "shares", None) or ())
+
+
+def bound_norm(
+    algorithm: FederatedAlgorithm[Any], n_classes: int
+) -> Literal["l1", "l2"]:
+    """Norm in which the blocks of the first round are bounded: 'l1' if all are."""
+    start = algorithm.broadcast(algorithm.init(n_classes))
+    norms = {block.norm for block in algorithm.spec(start).values()}
+    return "l1" if norms == {"l1"} else "l2"
+
+
+def values_per_round(algorithm: FederatedAlgorithm[Any], n_classes: int) -> int:
+    """Give the most numbers that a round releases."""
+    n_values = getattr(algorithm, "n_values", None)
+    if n_values is not None:
+        return int(n_values(n_classes))
+    start = algorithm.broadcast(algorithm.init(n_classes))
+    return sum(block.size for block in algorithm.spec(start).values())
+
+
+def broadcast_forms(
+    algorithm: FederatedAlgorithm[Any], n_classes: int
+) -> tuple[Form, ...]:
+    """Broadcasts that a site accepts from this algorithm.
+
+    Where the algorithm does not list them, they have the names, shapes and types of the
+    first one.
+
+    Raises
+    ------
+    ValueError
+        If the parameters of the algorithm do not fit the number of classes.
+    """
+    listed = getattr(algorithm, "forms", None)
+    if listed is not None:
+        return tuple(listed(n_classes))
+    first = algorithm.broadcast(algorithm.init(n_classes))
+    kinds = {code: kind for kind, codes in _DTYPES.items() for code in codes}
+    return (
+        {
+            name: Field(np.shape(array), kinds[np.asarray(array).dtype.kind])  # type: ignore[arg-type]
+            for name, array in first.items()
+        },
+    )
+
+
+def check_broadcast(
+    algorithm: FederatedAlgorithm[Any], broadcast: Arrays, n_classes: int
+) -> None:
+    """Refuse a broadcast that the algorithm would not send.
+
+    Raises
+    ------
+    ValueError
+        Naming the array. The text depends on the broadcast only.
+    """
+    forms = broadcast_forms(algorithm, n_classes)
+    faults = [_broadcast_fault(form, broadcast) for form in forms]
+    if all(faults):
+        # That of the form with the same names, if there is one.
+        named = [i for i, form in enumerate(forms) if set(form) == set(broadcast)]
+        raise ValueError(faults[named[-1]] if named else faults[0])
+
+
+def _broadcast_fault(form: Form, broadcast: Arrays) -> str:
+    if set(form) != set(broadcast):
+        return f"arrays {sorted(broadcast)} instead of {sorted(form)}"
+    for name, field in form.items():
+        array = broadcast[name]
+        if array.shape != field.shape or array.dtype.kind not in _DTYPES[field.kind]:
+            return (
+                f"array {name!r} is {array.dtype} of shape {array.shape} instead of "
+                f"{field.kind} numbers of shape {field.shape}"
+            )
+        if field.kind != "flag" and array.size:
+            low, high = array.min(), array.max()
+            if not (field.low <= low and high <= field.high):
+                return (
+                    f"array {name!r} must be between {field.low:g} and {field.high:g}"
+                )
+    return ""

@@ -1,1 +1,0 @@
-"""File formats of public data sets, and downloads of the files."""

@@ -1,0 +1,222 @@
+"""Settings of one collection: budget, ledger, runner and seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.federation.backends import masking
+from skfedcal.federation.collecting import Collected, collect
+from skfedcal.federation.runner import FederatedRunner
+from skfedcal.privacy.entropy import Stream, draw_seed
+from skfedcal.privacy.ledger import PrivacyLedger
+from skfedcal.privacy.mixin import make_entropy
+from skfedcal.privacy.models import LocalDP, SecureAggregation, check_model
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from skfedcal.federation.backends import Backend, Positions
+    from skfedcal.federation.endpoint import PartialSum, Request
+    from skfedcal.federation.remote import RemoteDataset
+    from skfedcal.privacy.models import PrivacyModel
+
+
+class Statistic:
+    """Settings of one collection, checked.
+
+    Parameters
+    ----------
+    privacy : PrivacyModel or None
+        None is `SecureAggregation`.
+    ledger : PrivacyLedger or None
+        Debited before noise is drawn.
+    runner : FederatedRunner or None
+        Who takes part, and on which engine.
+    random_state : int, RandomState instance or None
+        A seed makes private noise a simulation.
+    label : str
+        For the ledger.
+    """
+
+    def __init__(
+        self,
+        privacy: PrivacyModel | None,
+        ledger: PrivacyLedger | None,
+        runner: FederatedRunner | None,
+        random_state: Any,
+        label: str,
+    ) -> None:
+        if not isinstance(runner, FederatedRunner | None):
+            raise TypeError(
+                f"runner is of type {type(runner).__name__}; pass a FederatedRunner."
+            )
+        if not isinstance(ledger, PrivacyLedger | None):
+            raise TypeError(
+                f"ledger is of type {type(ledger).__name__}; pass a PrivacyLedger."
+            )
+        check_model(privacy)
+        self.ledger = ledger
+        self.runner = FederatedRunner() if runner is None else runner
+        self.label = label
+        # What must be public about the clients, for the report.
+        self.assumptions: list[str] = []
+        if self.runner.n_rounds is not None:
+            raise ValueError(
+                f"FederatedRunner(n_rounds={self.runner.n_rounds!r}): a statistic is "
+                "collected once, and more rounds would count clients again. Leave "
+                "n_rounds out."
+            )
+        self.model: PrivacyModel = SecureAggregation() if privacy is None else privacy
+        self.model.validate()
+        # The caller of this is a function of the user, or one that it calls.
+        self.entropy = make_entropy(random_state, private=self.private, stacklevel=4)
+
+    @property
+    def private(self) -> bool:
+        return self.model.private
+
+    @property
+    def unit(self) -> str:
+        """What the model protects: 'client' or 'example'."""
+        return self.model.unit
+
+    @property
+    def local(self) -> bool:
+        """Whether clients randomise their own reports."""
+        return isinstance(self.model, LocalDP)
+
+    def limit(self, max_examples: int | None) -> int | None:
+        """Rows of a client that count; None is all of them."""
+        if max_examples is not None and (
+            isinstance(max_examples, bool)
+            or not isinstance(max_examples, (int, np.integer))
+            or not 1 <= max_examples < 2**31
+        ):
+            raise ValueError(
+                f"max_examples_per_client={max_examples!r}: pass a whole number from "
+                "1 on, or None."
+            )
+        if self.local and max_examples not in (None, 1):
+            raise ValueError(
+                f"max_examples_per_client={max_examples}: under LocalDP each further "
+                "report of a client would spend eps again. Pass 1 or None."
+            )
+        if self.private and self.unit == "example":
+            if max_examples is not None:
+                raise ValueError(
+                    f"max_examples_per_client={max_examples}: {self.model!r} protects "
+                    "each example by itself, and needs no bound. Leave it out."
+                )
+            return None
+        if self.private and max_examples is None:
+            return 1
+        return None if max_examples is None else int(max_examples)
+
+    def salt(self) -> int:
+        """Public number by which clients choose among their rows.
+
+        The same in every run with a checkpoint: one that is resumed asks for the rows
+        that the first one would have asked for.
+        """
+        if self.runner.checkpoint is not None:
+            return 0
+        return draw_seed(self.entropy, Stream.ROWS)
+
+    def run(
+        self,
+        algorithm: Any,
+        clients: FederatedDataset | RemoteDataset,
+        *,
+        n_parts: int = 1,
+        drop_empty: bool = False,
+    ) -> Collected:
+        """Ask the clients and return the state of the server.
+
+        `n_parts` above 1 deals the clients at random into so many cohorts, each of
+        which is asked in one round. With `drop_empty`, clients without rows are not
+        asked: they have nothing to report, and everybody can see that; sites that
+        are elsewhere report that they have none.
+        """
+        runner = self.runner
+        if not isinstance(clients, FederatedDataset):
+            clients.check_model(self.model)  # before the number of sites matters
+        elif drop_empty:
+            runner, clients = _with_rows(runner, clients)
+        if n_parts > 1:
+            runner = self._dealt(runner, len(clients), n_parts)
+        return collect(
+            algorithm,
+            clients,
+            privacy=self.model,
+            runner=runner,
+            ledger=self.ledger,
+            entropy=self.entropy,
+            label=self.label,
+            assumptions=tuple(self.assumptions),
+        )
+
+    @staticmethod
+    def _dealt(
+        runner: FederatedRunner, n_clients: int, n_parts: int
+    ) -> FederatedRunner:
+        """Runner that deals the clients over so many rounds."""
+        if runner.cohort != "full" or runner.cohort_size is not None:
+            raise ValueError(
+                "LocalDP deals the clients over the levels of the histogram by itself; "
+                "leave cohort and cohort_size of the runner out."
+            )
+        size = ceil(n_clients / n_parts)
+        if ceil(n_clients / size) != n_parts:
+            raise ValueError(
+                f"{n_clients} clients cannot be dealt over {n_parts} levels; pass a "
+                "smaller height."
+            )
+        return replace(runner, cohort="permuted", cohort_size=size)
+
+
+def _with_rows(
+    runner: FederatedRunner, clients: FederatedDataset
+) -> tuple[FederatedRunner, FederatedDataset]:
+    """Clients that have rows, and a runner that asks only these."""
+    kept = np.flatnonzero(clients.sizes)
+    if len(kept) == len(clients):
+        return runner, clients
+    if runner.backend is not None and not isinstance(runner.backend, str):
+        engine = SomeClients(masking(runner.backend, runner.secure), kept)
+        runner = replace(runner, backend=engine)
+    return runner, clients.select(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class SomeClients:
+    """Engine that reaches some of the clients of another.
+
+    Parameters
+    ----------
+    engine : Backend
+        The other engine.
+    kept : ndarray of int
+        Positions of the clients among its own.
+    """
+
+    engine: Backend
+    kept: Positions
+
+    @property
+    def secure(self) -> bool:
+        """Whether the engine masks what clients send."""
+        return bool(getattr(self.engine, "secure", False))
+
+    def ids(self) -> Sequence[Hashable]:
+        """Names of the clients that can be asked."""
+        names = self.engine.ids()
+        return [names[i] for i in self.kept]
+
+    def total(self, request: Request, cohort: Positions) -> PartialSum:
+        """Sum of the answers of the clients at these positions of `ids`."""
+        return self.engine.total(request, self.kept[cohort])

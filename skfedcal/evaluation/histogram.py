@@ -1,0 +1,582 @@
+"""ScoreHistogram: the one statistic that answers everything about binary scores.
+
+- Count scores by label and bucket, as the privacy model needs it.
+- Histograms as JSON, exact to the last bit, and the sum of two of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal._version import __version__
+from skfedcal.evaluation.calibration import CalibrationErrors
+from skfedcal.evaluation.collect import Statistic
+from skfedcal.evaluation.grid import ScoreGrid
+from skfedcal.evaluation.inputs import Clients, check_choices
+from skfedcal.evaluation.noise import (
+    LevelLaw,
+    NoiseModel,
+    is_depth,
+    merged_noise,
+    release_levels,
+    split_levels,
+)
+from skfedcal.evaluation.ranking import RankingAnswers
+from skfedcal.evaluation.thresholds import ThresholdAnswers
+from skfedcal.federation.plain import once
+from skfedcal.federation.run import RoundHistory
+from skfedcal.methods.score_curves.rounds import LAW_KINDS, ClassScoreCounts
+from skfedcal.privacy.events import PrivacyReport
+
+if TYPE_CHECKING:
+    from skfedcal.clients.dataset import FederatedDataset
+    from skfedcal.federation.remote import RemoteDataset
+    from skfedcal.federation.run import RoundRecord
+    from skfedcal.federation.runner import FederatedRunner
+    from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.models import PrivacyModel
+
+
+def collect_counts(
+    statistic: Statistic,
+    data: FederatedDataset | RemoteDataset,
+    scores: ClassScoreCounts,
+    max_examples: int | None,
+    weighting: str,
+) -> Any:
+    """Run a counting algorithm as the privacy model needs it; returns what came out."""
+    limit = statistic.limit(max_examples)
+    if weighting == "client" and statistic.private and statistic.unit == "example":
+        raise ValueError(
+            f"weighting='client': {statistic.model!r} protects each example by itself, "
+            "whose weight must not depend on others. Pass weighting='example'."
+        )
+    if statistic.local and weighting == "client":
+        limit, weighting = 1, "example"  # one row each: the same expectation
+    bound = 1.0 if weighting == "client" else limit
+    algorithm = replace(
+        scores,
+        max_examples=limit if weighting == "example" else max_examples,
+        clip=float(bound or 1.0) if statistic.private else None,
+        weighting=weighting,  # type: ignore[arg-type]
+        by_round=statistic.local,
+        salt=0 if limit is None else statistic.salt(),
+        n_rounds=len(scores.levels) if statistic.local else 1,
+    )
+    n_parts = len(scores.levels) if statistic.local else 1
+    return statistic.run(algorithm, data, n_parts=n_parts, drop_empty=statistic.local)
+
+
+_FORMAT = "skfedcal-histogram"
+_VERSION = 1
+
+# From here on discrete Laplace noise has no variance in double precision.
+_NO_NOISE = 600.0
+
+# Below the root of the largest float: answers have squares of counts.
+_LARGEST = 1e100
+
+
+def to_json(hist: ScoreHistogram) -> str:
+    """Write all fields of a histogram but its history."""
+    content = {
+        "format": _FORMAT,
+        "format_version": _VERSION,
+        "skfedcal": __version__,
+        "height": hist.grid.height,
+        "space": hist.grid.space,
+        "kind": hist.kind,
+        "classes": hist.classes,
+        "weighting": hist.weighting,
+        "n_clients": hist.n_clients_,
+        "levels": hist.noise_.to_list(),
+        "totals": [total.tolist() for total in hist.totals],
+        "privacy": {
+            name: "inf" if value == float("inf") else value
+            for name, value in asdict(hist.privacy_).items()
+        },
+    }
+    return json.dumps(content, allow_nan=False)
+
+
+def from_json(text: str) -> dict[str, Any]:
+    """Read the arguments of a histogram; raises ValueError for any other text."""
+    try:
+        content = json.loads(text, object_pairs_hook=once)
+        if content["format"] != _FORMAT or content["format_version"] != _VERSION:
+            raise ValueError(
+                f"format {content['format']!r}, version {content['format_version']!r}"
+            )
+        return _arguments(content)
+    except (
+        KeyError, TypeError, ValueError, AttributeError, RecursionError,
+        ArithmeticError,
+    ) as error:  # fmt: skip
+        raise ValueError(f"Not a histogram of skfedcal: {error!r}.") from error
+
+
+def merged(first: ScoreHistogram, second: ScoreHistogram) -> dict[str, Any]:
+    """Arguments of the histogram of the clients of both; ValueError if unlike."""
+    if not isinstance(second, type(first)):
+        raise TypeError(
+            f"merge() got a {type(second).__name__}; pass another ScoreHistogram."
+        )
+    for name in ("grid", "kind", "classes", "weighting"):
+        mine, theirs = getattr(first, name), getattr(second, name)
+        if mine != theirs:
+            raise ValueError(
+                f"Histograms with {name} {mine!r} and {theirs!r} cannot be merged; "
+                f"fit both with the same {name}."
+            )
+    return {
+        "noise": merged_noise(first.noise_, second.noise_),
+        "totals": [a + b for a, b in zip(first.totals, second.totals, strict=True)],
+        "grid": first.grid,
+        "kind": first.kind,
+        "classes": first.classes,
+        "weighting": first.weighting,
+        "n_clients": first.n_clients_ + second.n_clients_,
+        "privacy": _merged_report(first.privacy_, second.privacy_),
+        "history": (*first.history_, *second.history_),
+    }
+
+
+def _merged_report(first: PrivacyReport, second: PrivacyReport) -> PrivacyReport:
+    for name in ("unit", "adjacency", "trust"):
+        mine, theirs = getattr(first, name), getattr(second, name)
+        if mine != theirs:
+            raise ValueError(
+                f"The guarantees differ in {name} ({mine!r} and {theirs!r}), so that "
+                "nothing holds for both; keep the histograms apart."
+            )
+    worst = first if first.eps >= second.eps else second
+    text = "merged histograms have no client in common"
+    notes = dict.fromkeys((*first.assumptions, *second.assumptions, text))
+    return replace(
+        worst,
+        delta=max(first.delta, second.delta),
+        n_clients=first.n_clients + second.n_clients,
+        secure=first.secure and second.secure,
+        seeded=first.seeded or second.seeded,
+        assumptions=tuple(notes),
+        ledger_ids=(*first.ledger_ids, *second.ledger_ids),
+    )
+
+
+def _arguments(content: dict[str, Any]) -> dict[str, Any]:
+    noise = NoiseModel(tuple(_law(law) for law in content["levels"]))
+    check_choices(
+        space=content["space"], kind=content["kind"], weighting=content["weighting"]
+    )
+    if len({law.kind if not law.local else "local" for law in noise.levels}) > 1:
+        raise ValueError("levels have different kinds of noise")
+    if not isinstance(content["classes"], list) or len(content["classes"]) != 2:
+        raise ValueError("classes are not two labels")
+    for label in content["classes"]:
+        number = isinstance(label, (int, float)) and isfinite(label)
+        if not number and not isinstance(label, str):
+            raise ValueError(f"class {label!r}")
+    if not _whole(content["n_clients"]):
+        raise ValueError(f"n_clients={content['n_clients']!r}")
+    totals = [np.array(total, dtype=np.float64) for total in content["totals"]]
+    shapes = [(2, 2**law.bits) for law in noise.levels]
+    if [total.shape for total in totals] != shapes:
+        raise ValueError("counts do not have the shape of their levels")
+    if not noise.levels or noise.bits[-1] != content["height"]:
+        raise ValueError("levels do not end with the height")
+    if not all((np.abs(total) < _LARGEST).all() for total in totals):
+        raise ValueError("counts are not finite")
+    report = _report(content["privacy"])
+    # Noise of a huge eps is none; that of any other is told apart.
+    if noise.exact and report.eps < _NO_NOISE:
+        raise ValueError(f"exact counts with eps={report.eps:g}")
+    return {
+        "totals": totals,
+        "noise": noise,
+        "grid": ScoreGrid(content["height"], content["space"]),
+        "kind": content["kind"],
+        "classes": content["classes"],
+        "weighting": content["weighting"],
+        "n_clients": content["n_clients"],
+        "privacy": report,
+    }
+
+
+def _law(values: dict[str, Any]) -> LevelLaw:
+    """Law of one level; refuses what no release can have."""
+    law = LevelLaw(**values)
+    numbers = (law.variance, law.p, law.q)
+    if not all(type(v) in (int, float) and 0 <= v < _LARGEST for v in numbers):
+        raise ValueError(f"variance, p or q of {values}")
+    if law.kind not in LAW_KINDS or not is_depth(law.bits):
+        raise ValueError(f"kind or bits of {values}")
+    if not _whole(law.n_reports) or not _whole(law.domain):
+        raise ValueError(f"n_reports or domain of {values}")
+    if law.kind == "additive" and not law.variance > 0:
+        raise ValueError(f"noise without variance: {values}")
+    if law.local and not (
+        law.q < law.p <= 1 and law.domain == 2 * 2**law.bits and law.n_reports
+    ):
+        raise ValueError(f"p, q or domain of {values}")
+    return law
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _report(values: dict[str, Any]) -> PrivacyReport:
+    known = {field.name for field in fields(PrivacyReport)}
+    if not set(values) <= known:
+        raise ValueError(f"unknown fields {sorted(set(values) - known)} of the report")
+    plain: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+    }
+    if plain.get("eps") == "inf":
+        plain["eps"] = float("inf")
+    report = PrivacyReport(**plain)
+    numbers = (report.eps, report.delta, report.noise_multiplier)
+    if not all(type(v) in (int, float) and float(v) >= 0 for v in numbers):
+        raise ValueError("eps, delta or noise_multiplier of the report")
+    kinds = {"clip": dict, "assumptions": tuple, "ledger_ids": tuple}
+    if not all(isinstance(getattr(report, k), kind) for k, kind in kinds.items()):
+        raise ValueError(f"{', '.join(kinds)} of the report")
+    sizes = [v for v in (report.mu, *report.clip.values()) if v is not None]
+    if not all(type(v) in (int, float) and 0 <= v < _LARGEST for v in sizes):
+        raise ValueError("mu or clip of the report")
+    for text in (*report.assumptions, *report.ledger_ids):
+        if not isinstance(text, str):
+            raise ValueError("assumptions or ledger_ids of the report")
+    for name in ("unit", "adjacency", "trust", "accountant"):
+        if not isinstance(getattr(report, name), str):
+            raise ValueError(f"{name} of the report")
+    if not _whole(report.n_rounds) or not _whole(report.n_clients):
+        raise ValueError("n_rounds or n_clients of the report")
+    if not report.private and "eps" not in values:
+        raise ValueError("the report has no eps")
+    if any(type(v) is not bool for v in (report.secure, report.seeded)):
+        raise ValueError("secure or seeded of the report")
+    return report
+
+
+Array = NDArray[Any]
+
+
+class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
+    """Joint counts of labels and score buckets over all clients.
+
+    Made by `fit`, `merge` or `from_json`. Every answer is an `Estimate`: a float with
+    a confidence interval and its parts.
+
+    Parameters
+    ----------
+    totals : sequence of ndarray of shape (2, 2**bits)
+        Released counts of each level, negatives first.
+    noise : NoiseModel
+        Law of the noise of each level.
+    grid : ScoreGrid
+        The buckets of the last level.
+    kind : {'binary', 'top'}
+        Score of the positive class, or of the top label against being right.
+    classes : sequence of length 2
+        Labels of the two rows of counts.
+    weighting : {'example', 'client'}
+        What counts 1.
+    n_clients : int
+        Clients that were asked.
+    privacy : PrivacyReport
+        What the release guarantees.
+    history : sequence of RoundRecord, default=()
+        Rounds of the run.
+
+    Attributes
+    ----------
+    counts_ : ndarray of shape (2, n_buckets)
+        Unbiased counts of negatives and positives; noise is not clipped away.
+    n_examples_ : float
+        Sum of the counts.
+    n_clients_ : int
+        Clients that were asked.
+    noise_ : NoiseModel
+        Law of the noise of each level.
+    privacy_ : PrivacyReport
+        What the release guarantees.
+    history_ : list of RoundRecord
+        Rounds of the run.
+
+    Notes
+    -----
+    A row falls into one of ``2 * 2**height`` cells, so that a client with one row has
+    an L1 norm of 1. Levels that were noised apart are made consistent by weighted
+    least squares. The variance of an answer is that of its gradient in the counts:
+    ``sum_c x_c (g_c - mean)^2`` for sampling, with unclipped counts, and the exact
+    variance of the least squares fit for privacy; where clients randomise their own
+    reports, a sandwich of both. Examples are taken to be independent; with
+    ``weighting='client'`` the sampling error is an upper bound.
+
+    References
+    ----------
+    Cormode and Markov, "Federated Calibration and Evaluation of Binary Classifiers",
+    VLDB 2023, sections 3 and 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal import ScoreHistogram
+    >>> rng = np.random.default_rng(0)
+    >>> scores = rng.random(4000)
+    >>> labels = (rng.random(4000) < scores).astype(int)
+    >>> hist = ScoreHistogram.fit(scores, labels, client_ids=np.arange(4000) % 50,
+    ...                           input_type="proba")
+    >>> print(f"{hist.roc_auc():.3f}, {hist.accuracy(0.4):.3f}")
+    0.827, 0.739
+    >>> hist.roc_auc().se_privacy
+    0.0
+    """
+
+    def __init__(
+        self,
+        totals: Sequence[Array],
+        noise: NoiseModel,
+        grid: ScoreGrid,
+        *,
+        kind: str,
+        classes: Sequence[Any],
+        weighting: str,
+        n_clients: int,
+        privacy: PrivacyReport,
+        history: Sequence[RoundRecord] = (),
+    ) -> None:
+        self.totals = tuple(np.asarray(total, dtype=np.float64) for total in totals)
+        self.grid = grid
+        self.kind = kind
+        self.classes = list(classes)
+        self.weighting = weighting
+        self.noise_ = noise
+        self.counts_ = noise.estimate(self.totals)
+        self.n_examples_ = float(self.counts_.sum())
+        self.n_clients_ = n_clients
+        self.privacy_ = privacy
+        self.history_ = RoundHistory(history)
+
+    @classmethod
+    def fit(
+        cls,
+        clients: Any,
+        y: Any = None,
+        *,
+        client_ids: Any = None,
+        privacy: PrivacyModel | None = None,
+        height: int | Literal["auto"] = "auto",
+        levels: Sequence[int] | Literal["auto"] = "auto",
+        space: Literal["both", "prob", "logit"] = "both",
+        kind: Literal["binary", "top"] = "binary",
+        max_examples_per_client: int | None = None,
+        weighting: Literal["example", "client"] = "example",
+        classes: Any = None,
+        pos_label: Any = None,
+        input_type: str = "logits",
+        ledger: PrivacyLedger | None = None,
+        runner: FederatedRunner | None = None,
+        random_state: Any = None,
+    ) -> ScoreHistogram:
+        """Collect the counts of all clients.
+
+        Parameters
+        ----------
+        clients : list of (scores, labels) pairs, list of arrays, or array-like
+            In the forms that ``fit`` of a calibrator takes. Scores have one column
+            (of the positive class) or one per class.
+        y : array-like of shape (n_samples,), or list of these, default=None
+            Labels; omitted when `clients` is a list of pairs.
+        client_ids : array-like of shape (n_samples,), default=None
+            Client that owns each row; with a list of clients, one name per client.
+        privacy : privacy model, default=None
+            What the release shall guarantee; None is `SecureAggregation`: exact sums.
+        height : int or 'auto', default='auto'
+            There are ``2**height`` buckets. 'auto' is 10; under `LocalDP` 5 up to
+            eps=2, else 6 (with ``space='prob'`` 4, then 5 below eps=4, then 6).
+        levels : sequence of int or 'auto', default='auto'
+            Depths that are released, the last one being `height`. 'auto' is every
+            fourth, such as (2, 6, 10), under noise, and `height` alone without. Under
+            `LocalDP` each depth, and every client reports on one of them, which is
+            dealt to it at random.
+        space : {'both', 'prob', 'logit'}, default='both'
+            Scale on which buckets have equal width: probability; log-odds from -16 to
+            16; or the mean of the two, which is fine enough both for scores near 0 or
+            1 and for those between.
+        kind : {'binary', 'top'}, default='binary'
+            Scores of the positive of two classes; or the largest probability of any
+            number of classes, where a row is positive if it is of that class.
+        max_examples_per_client : int, default=None
+            Rows of a client that count, chosen by a hash of their place at the
+            client. None is all; under a guarantee for whole clients it is 1, as
+            the noise grows with it.
+        weighting : {'example', 'client'}, default='example'
+            Every row counts 1, or the rows of a client add up to 1.
+        classes : array-like of shape (2,), default=None
+            Labels in the order of the columns; None takes them from `y`.
+        pos_label : label, default=None
+            Label of the positive class, which one column of scores is of; None is the
+            second of the classes.
+        input_type : {'logits', 'log_proba', 'proba'}, default='logits'
+            What scores are; never guessed. One column of 'logits' holds log-odds.
+        ledger : PrivacyLedger, default=None
+            Account that pays before noise is drawn.
+        runner : FederatedRunner, default=None
+            Engine and cohorts.
+        random_state : int, RandomState instance or None, default=None
+            None takes noise from the operating system; a seed makes the result
+            repeatable, and a simulation.
+
+        Returns
+        -------
+        ScoreHistogram
+        """
+        statistic = Statistic(privacy, ledger, runner, random_state, cls.__name__)
+        check_choices(space=space, kind=kind, weighting=weighting)
+        depths = release_levels(statistic.model, height, levels, space)
+        grid = ScoreGrid(depths[-1], space)
+        given = Clients(
+            clients, y, client_ids, classes, input_type, private=statistic.private
+        )
+        common: Any = {"space": space, "input_type": input_type}
+        if kind == "top":
+            if pos_label is not None:
+                raise ValueError(
+                    f"pos_label={pos_label!r}: with kind='top' a row is positive if "
+                    "its most probable class is right. Leave pos_label out."
+                )
+            data, columns = given.several()
+            labels: list[Any] = ["wrong", "right"]
+            scores = ClassScoreCounts(
+                depths, scores="top", n_classes=len(columns), **common
+            )
+        else:
+            data, positive, labels = given.binary(pos_label)
+            scores = ClassScoreCounts(depths, positive=positive, **common)
+        statistic.assumptions = given.assumptions
+        return cls._collected(
+            statistic, data, labels, grid, scores, max_examples_per_client, weighting
+        )
+
+    @classmethod
+    def _fit_at(
+        cls,
+        threshold: float,
+        clients: Any,
+        y: Any = None,
+        *,
+        client_ids: Any = None,
+        privacy: PrivacyModel | None = None,
+        max_examples_per_client: int | None = None,
+        weighting: Literal["example", "client"] = "example",
+        classes: Any = None,
+        pos_label: Any = None,
+        input_type: str = "logits",
+        ledger: PrivacyLedger | None = None,
+        runner: FederatedRunner | None = None,
+        random_state: Any = None,
+    ) -> ScoreHistogram:
+        """Count the rows on either side of one threshold: exact, with least noise.
+
+        The two buckets are [0, 1/2) and [1/2, 1]; scores from `threshold` on are in the
+        second. Parameters are those of `fit`.
+        """
+        statistic = Statistic(privacy, ledger, runner, random_state, cls.__name__)
+        check_choices(weighting=weighting)
+        given = Clients(
+            clients, y, client_ids, classes, input_type, private=statistic.private
+        )
+        data, positive, labels = given.binary(pos_label)
+        scores = ClassScoreCounts(
+            (1,),
+            space="prob",
+            input_type=input_type,  # type: ignore[arg-type]
+            positive=positive,
+            cut=float(threshold),
+        )
+        statistic.assumptions = given.assumptions
+        return cls._collected(
+            statistic, data, labels, ScoreGrid(1, "prob"), scores,
+            max_examples_per_client, weighting,
+        )  # fmt: skip
+
+    @classmethod
+    def _collected(
+        cls,
+        statistic: Statistic,
+        data: FederatedDataset | RemoteDataset,
+        labels: Sequence[Any],
+        grid: ScoreGrid,
+        scores: ClassScoreCounts,
+        max_examples: int | None,
+        weighting: str,
+    ) -> ScoreHistogram:
+        found = collect_counts(statistic, data, scores, max_examples, weighting)
+        return cls(
+            split_levels(found.state.totals, scores.levels, 2),
+            NoiseModel.from_rows(scores.levels, found.state.laws),
+            grid,
+            kind=scores.scores,
+            classes=labels,
+            weighting=weighting,
+            n_clients=found.n_clients,
+            privacy=found.report,
+            history=found.history,
+        )
+
+    def merge(self, other: ScoreHistogram) -> ScoreHistogram:
+        """Histogram of the clients of both.
+
+        Parameters
+        ----------
+        other : ScoreHistogram
+            Of the same grid, classes and kind of noise. Its clients are others: one
+            that is in both is counted twice and pays twice.
+
+        Returns
+        -------
+        ScoreHistogram
+        """
+        return type(self)(**merged(self, other))
+
+    def to_json(self) -> str:
+        """Everything but the history as JSON, exact to the last bit.
+
+        Returns
+        -------
+        str
+        """
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> ScoreHistogram:
+        """Restore a histogram from the text of `to_json`.
+
+        Parameters
+        ----------
+        text : str
+            JSON; nothing in it is executed.
+
+        Returns
+        -------
+        ScoreHistogram
+        """
+        return cls(**from_json(text))
+
+    def __repr__(self) -> str:
+        noise = "exact" if self.noise_.exact else f"eps={self.privacy_.eps:g}"
+        return (
+            f"ScoreHistogram({self.n_examples_:.0f} {self.weighting}s of "
+            f"{self.n_clients_} clients, {self.grid.n_buckets} buckets in "
+            f"{self.grid.space}, {noise})"
+        )

@@ -1,0 +1,117 @@
+"""Read clients with scores: the forms that calibrators take, checked and as they are.
+
+The rows stay in the columns of the user: what they mean is worked out at the site.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+
+from skfedcal.clients.arrays import INPUT_TYPES, check_given
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.clients.forms import ClassMap, assume_labels_public, read_dataset
+from skfedcal.evaluation.grid import SPACES
+from skfedcal.federation.remote import RemoteClients, RemoteDataset
+
+Array = NDArray[Any]
+Rows = FederatedDataset | RemoteDataset
+
+
+class _Reader(BaseEstimator):
+    """Holds what scikit-learn's validation writes down."""
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Clients as the user gave them, and which label is which column.
+
+    `assumptions` says, once they are read, what must be public about them.
+    """
+
+    X: Any
+    y: Any = None
+    client_ids: Any = None
+    classes: Any = None
+    input_type: str = "logits"
+    private: bool = False
+    assumptions: list[str] = field(default_factory=list)
+
+    def binary(self, pos_label: Any = None) -> tuple[Rows, int, list[Any]]:
+        """Rows of two classes, column of the positive one, labels (negative first)."""
+        clients, classes = self._read()
+        if len(classes) != 2:
+            raise ValueError(
+                f"There are {len(classes)} classes ({classes.classes[:5].tolist()}); a "
+                "histogram of scores is for two. For several, "
+                "ScoreHistogram.fit(kind='top') counts the most probable class, and "
+                "federated_roc_auc_score(multi_class='ovr') each against the rest."
+            )
+        by_column = label_of_columns(classes).tolist()
+        positive = 1
+        if pos_label is not None:
+            if isinstance(pos_label, np.ndarray) or pos_label not in by_column:
+                raise ValueError(
+                    f"pos_label={pos_label!r} is not a class; classes are {by_column}."
+                )
+            positive = by_column.index(pos_label)
+        return clients, positive, [by_column[1 - positive], by_column[positive]]
+
+    def several(self) -> tuple[Rows, Array]:
+        """Rows of any number of classes, and the label of each column."""
+        clients, classes = self._read()
+        return clients, label_of_columns(classes)
+
+    def _read(self) -> tuple[Rows, ClassMap]:
+        if isinstance(self.X, RemoteClients):
+            self.X.check_arguments(y=self.y, client_ids=self.client_ids)
+            return self.X.read(self.classes, self.input_type, rows="given")
+        known = isinstance(self.input_type, str) and self.input_type in INPUT_TYPES
+        if not known:
+            raise ValueError(
+                f"input_type={self.input_type!r} is unknown; pass one of {INPUT_TYPES}."
+            )
+        reader = _Reader()
+        clients, classes = read_dataset(
+            reader,
+            self.X,
+            self.y,
+            self.client_ids,
+            classes=self.classes,
+            private=self.private,
+        )
+        numbered = classes.plain and reader.n_features_in_ in (1, len(classes))
+        if self.private and self.classes is None and not numbered:
+            self.assumptions.extend(assume_labels_public(stacklevel=5))
+        # A warning about the values of private rows would be a release of its own.
+        check_given(
+            clients.rows,
+            len(classes),
+            input_type=self.input_type,
+            warn=not self.private,
+            stacklevel=6,
+        )
+        return clients, classes
+
+
+def label_of_columns(classes: ClassMap) -> Array:
+    """Labels in the order of the columns."""
+    out = np.empty_like(classes.classes)
+    out[classes.order] = classes.classes
+    return out
+
+
+def check_choices(**given: str) -> None:
+    """Raise for a setting that is none of its choices."""
+    allowed = {
+        "space": SPACES,
+        "kind": ("binary", "top"),
+        "weighting": ("example", "client"),
+    }
+    for name, value in given.items():
+        if not isinstance(value, str) or value not in allowed[name]:
+            raise ValueError(f"{name}={value!r}: pass one of {allowed[name]}.")

@@ -1,0 +1,397 @@
+"""Estimates with their errors and confidence intervals.
+
+- Confidence intervals: what an estimate and its variances leave possible.
+- A number with its error: what every answer of a histogram is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from html import escape
+from math import inf, isfinite, isnan, nan, sqrt
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal._params import as_number
+
+if TYPE_CHECKING:
+    from skfedcal.privacy.events import PrivacyReport
+
+Array = NDArray[Any]
+Interval = tuple[float, float]
+
+# Rows up to which the law of a count is too skew for a normal one.
+_FEW = 5.0
+
+
+def check_level(ci: float) -> None:
+    """Raise for what is no level of confidence."""
+    if not 0 < as_number("ci", ci) < 1:
+        raise ValueError(f"ci={ci!r} is not a level of confidence; pass 0 < ci < 1.")
+
+
+def quantile(ci: float, freedom: float = inf) -> float:
+    """Half width of an interval of level `ci`, in standard errors.
+
+    Of Student's law where the standard error is known to `freedom` degrees only.
+    """
+    check_level(ci)
+    from scipy.special import ndtri, stdtrit
+
+    ci = float(ci)
+
+    if not isfinite(freedom):
+        return float(ndtri((1 + ci) / 2))
+    return float(stdtrit(max(freedom, 1.0), (1 + ci) / 2))
+
+
+def freedom(counts: Array, functional: Array, sampling: float, privacy: float) -> float:
+    """Degrees of freedom of a variance (Satterthwaite).
+
+    Of an estimate that depends on few rows, such as the few positives, so does its
+    standard error. The variance of noise is known.
+    """
+    if sampling <= 0:
+        return inf
+    rows = np.maximum(counts, 0.0)
+    total = max(float(rows.sum()), 1.0)
+    squares = (functional - float((rows * functional).sum()) / total) ** 2
+    second, fourth = float((rows * squares).sum()), float((rows * squares**2).sum())
+    spread = fourth - second**2 / total
+    if spread <= 0:
+        return inf
+    return 2 * (second / sampling) ** 2 * (sampling + privacy) ** 2 / spread
+
+
+def unit_interval(
+    value: float, sampling: float, privacy: float, z: float, rows: float = inf
+) -> Interval:
+    """Interval of a number between 0 and 1, in the manner of Wilson.
+
+    All t with ``(t - value)**2 <= z**2 * (t * (1 - t) / n + privacy)``, where n rows
+    of zeros and ones would have the variance `sampling` at `value`; at most `rows`,
+    so that it has a width also where no row went wrong.
+    """
+    value_, sampling_, privacy_, rows_ = np.array(
+        [[value], [sampling], [privacy], [rows]]
+    )
+    low, high = unit_band(value_, sampling_, privacy_, z, rows_)
+    return float(low[0]), float(high[0])
+
+
+def unit_band(
+    value: Array, sampling: Array, privacy: Array, z: float, rows: Array
+) -> tuple[Array, Array]:
+    """Give `unit_interval` of many numbers."""
+    centre = np.clip(value, 0.0, 1.0)
+    spread = centre * (1 - centre)
+    own = np.divide(sampling, spread, out=np.zeros_like(spread), where=spread > 0)
+    each = z * z * np.maximum(own, 1 / np.maximum(rows, 1.0))
+    # A value that was cut to 0 or 1 keeps its variance.
+    fixed = privacy + np.where(spread > 0, 0.0, sampling)
+    bend, line = 1 + each, 2 * centre + each
+    root = np.sqrt(line**2 - 4 * bend * (centre**2 - z * z * fixed))
+    low, high = (line - root) / (2 * bend), (line + root) / (2 * bend)
+    return np.clip(low, 0.0, centre), np.clip(high, centre, 1.0)
+
+
+def ratio_interval(
+    part: float, whole: float, noise: tuple[float, float, float], z: float
+) -> Interval:
+    """Interval of the share `part` / `whole` of rows, both of them noisy (Fieller).
+
+    All r with ``(part - r * whole)**2`` at most ``z**2`` times the variance that it
+    has if the share is r: ``whole * r * (1 - r)`` of sampling, as Wilson has it, and
+    `noise`: variance of `part`, covariance, variance of `whole`. From 0 to 1 where
+    `whole` may be noise alone.
+    """
+    part, square = min(max(part, 0.0), whole), z * z
+    own, both, all_ = noise
+    bend = whole**2 + square * (whole - all_)
+    if whole <= 0 or bend <= 0 or whole**2 <= square * all_:
+        return 0.0, 1.0
+    low, high = _between_roots(
+        bend,
+        -2 * part * whole - square * (whole - 2 * both),
+        part**2 - square * own,
+    )
+    if min(part, whole - part) < _FEW:
+        # So near to 0 or 1 the interval above starts too late (Brown, Cai, DasGupta).
+        exact = _exact_interval(part, whole, z)
+        low, high = min(low, exact[0]), max(high, exact[1])
+    return _cut(low, part / whole), _cut(high, part / whole, up=True)
+
+
+def _exact_interval(part: float, whole: float, z: float) -> Interval:
+    """Clopper and Pearson's, on the side where rows are few; [1, 0] is none."""
+    from scipy.special import betaincinv, ndtr
+
+    tail, rest, low, high = float(ndtr(-z)), whole - part, 1.0, 0.0
+    if 0 < part < _FEW:
+        low = float(betaincinv(part, rest + 1, tail))
+    if 0 < rest < _FEW:
+        high = float(betaincinv(part + 1, rest, 1 - tail))
+    return low, high
+
+
+def _between_roots(square: float, line: float, constant: float) -> Interval:
+    """Roots of ``square * t**2 + line * t + constant``; the vertex if there is none."""
+    root = sqrt(max(line**2 - 4 * square * constant, 0.0))
+    return (-line - root) / (2 * square), (-line + root) / (2 * square)
+
+
+def _cut(end: float, centre: float, *, up: bool = False) -> float:
+    """End of an interval that holds its centre and is inside [0, 1]."""
+    return min(max(end, centre), 1.0) if up else max(min(end, centre), 0.0)
+
+
+Bounds = tuple[float, float]
+UNIT: Bounds = (0.0, 1.0)
+Answer = TypeVar("Answer", bound=Callable[..., Any])
+
+
+class Estimate(float):
+    """A float that knows how far it may be off.
+
+    It adds, compares, formats and enters numpy as the float `value`; the result of
+    arithmetic is a plain float.
+
+    Parameters
+    ----------
+    value : float
+        The estimate.
+    low, high : float
+        Confidence interval for the population that the clients' examples come from;
+        covers sampling and privacy noise, not `discretisation`.
+    se_sampling : float, default=0.0
+        Standard error because the examples are a sample.
+    se_privacy : float, default=0.0
+        Standard error because of the noise.
+    discretisation : float, default=0.0
+        Bound on the difference to the same number from unrounded scores; an estimate
+        itself where counts are noisy.
+    privacy : PrivacyReport, default=None
+        What the release that it was computed from guarantees; None for exact counts.
+
+    Examples
+    --------
+    >>> from skfedcal import Estimate
+    >>> auc = Estimate(0.81, 0.79, 0.83, se_sampling=0.01)
+    >>> auc > 0.8, f"{auc:.2f}", auc.low
+    (True, '0.81', 0.79)
+    >>> auc
+    Estimate(0.81, low=0.79, high=0.83, se_sampling=0.01, se_privacy=0, \
+discretisation=0)
+    """
+
+    __slots__ = (
+        "discretisation",
+        "high",
+        "low",
+        "privacy",
+        "se_privacy",
+        "se_sampling",
+    )
+
+    low: float
+    high: float
+    se_sampling: float
+    se_privacy: float
+    discretisation: float
+    privacy: PrivacyReport | None
+
+    def __new__(
+        cls,
+        value: float,
+        low: float = nan,
+        high: float = nan,
+        *,
+        se_sampling: float = 0.0,
+        se_privacy: float = 0.0,
+        discretisation: float = 0.0,
+        privacy: PrivacyReport | None = None,
+    ) -> Self:
+        self = super().__new__(cls, value)
+        for name, given in (
+            ("low", low),
+            ("high", high),
+            ("se_sampling", se_sampling),
+            ("se_privacy", se_privacy),
+            ("discretisation", discretisation),
+        ):
+            object.__setattr__(self, name, float(given))
+        object.__setattr__(self, "privacy", privacy)
+        return self
+
+    @property
+    def value(self) -> float:
+        """The number as a plain float."""
+        return float(self)
+
+    @property
+    def se(self) -> float:
+        """Standard error of sampling and privacy together."""
+        return sqrt(self.se_sampling**2 + self.se_privacy**2)
+
+    @property
+    def eps(self) -> float | None:
+        """Eps of the release; None for exact counts."""
+        return None if self.privacy is None else self.privacy.eps
+
+    @property
+    def delta(self) -> float | None:
+        """Delta of the release; None for exact counts."""
+        return None if self.privacy is None else self.privacy.delta
+
+    @property
+    def unit(self) -> str | None:
+        """What the release hides: 'client' or 'example'; None for exact counts."""
+        return None if self.privacy is None else self.privacy.unit
+
+    @property
+    def adjacency(self) -> str | None:
+        """Which data sets count as neighbours; None for exact counts."""
+        return None if self.privacy is None else self.privacy.adjacency
+
+    @property
+    def simulated(self) -> bool | None:
+        """Whether the noise protects nobody; None for exact counts."""
+        return None if self.privacy is None else not self.privacy.secure
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the number, its error and its guarantee as plain values, for JSON.
+
+        A number that is not finite is None.
+        """
+        numbers = {"value": float(self)}
+        numbers |= {name: getattr(self, name) for name in _FIELDS}
+        plain = {k: v if abs(v) < inf else None for k, v in numbers.items()}
+        return {**plain, **{name: getattr(self, name) for name in _GUARANTEE}}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"An Estimate cannot be changed; {name!r} is fixed.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = (getattr(self, name) for name in (*_FIELDS, "privacy"))
+        return _rebuild, (float(self), *parts)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name}={getattr(self, name):.4g}" for name in _FIELDS)
+        return f"Estimate({float(self):.6g}, {parts}{self._guarantee()})"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        cells = {"value": f"{float(self):.6g}"}
+        cells |= {name: f"{getattr(self, name):.4g}" for name in _FIELDS}
+        if self.privacy is not None:
+            cells["privacy"] = self._guarantee().removeprefix(", ")
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>"
+            for name, text in cells.items()
+        )
+        return f"<table><tbody>{rows}</tbody></table>"
+
+    def _guarantee(self) -> str:
+        report = self.privacy
+        if report is None:
+            return ""
+        text = f", eps={report.eps:g}, delta={report.delta:.3g}, unit={report.unit!r}"
+        text += f", adjacency={report.adjacency!r}"
+        if not report.secure:
+            text += ", simulated=True"
+        return text
+
+    def __str__(self) -> str:
+        return repr(float(self))
+
+
+_FIELDS = ("low", "high", "se_sampling", "se_privacy", "discretisation")
+_GUARANTEE = ("eps", "delta", "unit", "adjacency", "simulated")
+
+
+def _rebuild(
+    value: float,
+    low: float,
+    high: float,
+    sampling: float,
+    privacy: float,
+    grid: float,
+    report: PrivacyReport | None = None,
+) -> Estimate:
+    return Estimate(
+        value,
+        low,
+        high,
+        se_sampling=sampling,
+        se_privacy=privacy,
+        discretisation=grid,
+        privacy=report,
+    )
+
+
+def replace(estimate: Estimate, **changes: Any) -> Estimate:
+    """Copy of an estimate with other parts."""
+    parts = {name: getattr(estimate, name) for name in (*_FIELDS, "privacy")}
+    return Estimate(float(estimate), **{**parts, **changes})
+
+
+def with_guarantee(answer: Answer) -> Answer:
+    """Decorate an answer of an object with `privacy_`: its estimates carry it."""
+
+    @wraps(answer)
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        report = self.privacy_
+        found = answer(self, *args, **options)
+        return _attach(found, report if report.private else None)
+
+    return method  # type: ignore[return-value]
+
+
+def _attach(found: Any, report: PrivacyReport | None) -> Any:
+    if isinstance(found, Estimate):
+        return replace(found, privacy=report)
+    if isinstance(found, tuple):  # a named one
+        return type(found)(*(_attach(part, report) for part in found))
+    if isinstance(found, list):
+        return [_attach(part, report) for part in found]
+    return found
+
+
+def make_estimate(
+    value: float,
+    sampling: float,
+    privacy: float,
+    *,
+    ci: float,
+    bounds: Bounds | None = UNIT,
+    discretisation: float = 0.0,
+    freedom: float = inf,
+    rows: float = inf,
+) -> Estimate:
+    """Estimate from two variances, cut to the range that the number can have.
+
+    The interval is that of the number after the cut: noise that leads out of the range
+    does not make it shorter. `freedom` is that of the variances, and `rows` the most
+    that the number can be worth; both are for numbers between 0 and 1.
+    """
+    z = quantile(ci, freedom)
+    if bounds is not None and not isnan(value):
+        value = min(max(value, bounds[0]), bounds[1])
+    if bounds == UNIT and not isnan(value):
+        low, high = unit_interval(value, sampling, privacy, z, rows)
+    else:
+        half = z * sqrt(sampling + privacy)
+        low, high = value - half, value + half
+        if bounds is not None:
+            low, high = max(low, bounds[0]), min(high, bounds[1])
+    return Estimate(
+        value,
+        low,
+        high,
+        se_sampling=sqrt(sampling),
+        se_privacy=sqrt(privacy),
+        discretisation=discretisation,
+    )

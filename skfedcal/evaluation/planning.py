@@ -1,0 +1,498 @@
+"""What error to expect from a score histogram, and how many examples it needs.
+
+- Answers of planning: an error to expect, and examples that are needed.
+- A classifier to plan with: scores of a given AUC, and what metrics make of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, hypot, inf, log, pi, sqrt
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal._params import as_number
+from skfedcal.evaluation.grid import ScoreGrid
+from skfedcal.evaluation.noise import (
+    LevelNoise,
+    check_planned,
+    level_noise,
+    release_levels,
+)
+from skfedcal.evaluation.ranking import auc_with_gradient
+from skfedcal.evaluation.thresholds import weights
+from skfedcal.methods.buckets import Space
+from skfedcal.privacy.models import LocalDP, SourceDP
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedError:
+    """Error to expect of a metric; behaves as a float, its total.
+
+    Attributes
+    ----------
+    metric : str
+        Which metric.
+    discretisation : float
+        Of leaves instead of scores.
+    privacy : float
+        Standard deviation that noise adds.
+    sampling : float
+        Standard deviation because other examples could have been drawn.
+    total : float
+        Root of the sum of squares of the three.
+    height, n_bins : int
+        Depth of the leaves; bins of a calibration map, else 0.
+    levels : tuple of int
+        Bit depths that are counted.
+
+    Examples
+    --------
+    >>> from skfedcal import DistributedDP
+    >>> from skfedcal.evaluation import expected_error
+    >>> error = expected_error("roc_auc", 10_000, privacy=DistributedDP(eps=1.0))
+    >>> f"{error.total:.4f}: sampling {error.sampling:.4f}, privacy {error.privacy:.4f}"
+    '0.0046: sampling 0.0043, privacy 0.0015'
+    """
+
+    metric: str
+    discretisation: float
+    privacy: float
+    sampling: float
+    height: int
+    levels: tuple[int, ...]
+    n_bins: int = 0
+
+    @property
+    def total(self) -> float:
+        return hypot(self.discretisation, self.privacy, self.sampling)
+
+    def __float__(self) -> float:
+        return self.total
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan:
+    """Answer of `plan`.
+
+    Attributes
+    ----------
+    target : float
+        Error that was asked for.
+    n_needed : float
+        Examples that reach it; infinite if no number does.
+    n_examples : float or None
+        Examples there are.
+    error : ExpectedError
+        With these examples, or those needed, at the best height.
+
+    Examples
+    --------
+    >>> from skfedcal import DistributedDP
+    >>> from skfedcal.evaluation import plan
+    >>> answer = plan("roc_auc", 0.01, privacy=DistributedDP(eps=1.0))
+    >>> 100 * round(answer.n_needed / 100)
+    2300
+    """
+
+    target: float
+    n_needed: float
+    n_examples: float | None
+    error: ExpectedError
+
+    @property
+    def enough(self) -> bool:
+        """Whether the examples there are reach the target."""
+        return self.n_examples is None or self.n_examples >= self.n_needed
+
+    def __repr__(self) -> str:
+        error = self.error
+        bins = f", {error.n_bins} bins" if error.n_bins else ""
+        need = f"needs {self.n_needed:,.0f} examples"
+        if self.n_needed == inf:
+            need = "is out of reach: no number of examples is enough"
+        lines = [f"Plan: {error.metric} within {self.target:g} {need}"]
+        if self.n_examples is not None:
+            verdict = "enough" if self.enough else "not enough"
+            lines.append(f"  examples   {self.n_examples:,.0f}: {verdict}")
+        levels = f", levels {error.levels}" if len(error.levels) > 1 else ""
+        lines += [
+            f"  histogram  height {error.height}{levels}{bins}",
+            f"  error      {error.total:.2g} = root of squares of privacy "
+            f"{error.privacy:.2g}, sampling {error.sampling:.2g}, discretisation "
+            f"{error.discretisation:.2g}",
+        ]
+        return "\n".join(lines)
+
+
+Array = NDArray[Any]
+
+RATIOS = ("accuracy", "precision", "recall", "f1", "brier", "log_loss")
+METRICS = ("roc_auc", *RATIOS, "calibration")
+_AT_THRESHOLD = ("accuracy", "precision", "recall", "f1")
+
+# Buckets that stand for scores without buckets, and those of one threshold, 1/2.
+_FINE, _HALVES = ScoreGrid(15, "prob"), ScoreGrid(1, "prob")
+
+# Positions inside a leaf at which straight lines are compared with the truth.
+_OFFSETS = np.linspace(-0.5, 0.5, 17)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreModel:
+    """Calibrated scores with normal log-odds in both classes.
+
+    Parameters
+    ----------
+    positive_rate : float, default=0.5
+        Share of positives.
+    auc : float, default=0.8
+        Area under the ROC curve; both classes then have log-odds of standard deviation
+        ``sqrt(2) * z(auc)``, z the normal quantile.
+    """
+
+    positive_rate: float = 0.5
+    auc: float = 0.8
+
+    def __post_init__(self) -> None:
+        if not 0 < self.positive_rate < 1:
+            raise ValueError(f"positive_rate={self.positive_rate!r} is not in (0, 1).")
+        if not 0.5 < self.auc < 1:
+            raise ValueError(f"auc={self.auc!r} is not in (0.5, 1).")
+
+    @property
+    def spread(self) -> float:
+        from scipy.special import ndtri
+
+        return sqrt(2) * float(ndtri(self.auc))
+
+    def below(self, score: Array) -> Array:
+        """Share of all examples that are negative, or positive, and below `score`."""
+        from scipy.special import logit, ndtr
+
+        prior = log(self.positive_rate / (1 - self.positive_rate))
+        shares = np.array([1 - self.positive_rate, self.positive_rate])
+        signs = np.array([-0.5, 0.5]) * self.spread**2
+        odds = logit(np.clip(score, 0.0, 1.0))
+        return shares[:, None] * ndtr((odds - prior - signs[:, None]) / self.spread)
+
+    def cells(self, grid: ScoreGrid) -> Array:
+        """Shares of shape (2, n_buckets): negatives and positives in each bucket."""
+        return _cells(self, grid)
+
+    def discretisation(
+        self, metric: str, grid: ScoreGrid, threshold: float, *, smooth: bool = False
+    ) -> float:
+        """Difference between the metric of leaves and of scores.
+
+        At a threshold, the largest of those within half a leaf of it.
+        """
+        cells = self.cells(grid)
+        if metric == "roc_auc":
+            return abs(auc_with_gradient(cells, smooth)[0] - self.auc)
+        if metric not in _AT_THRESHOLD:
+            fine = ratio(metric, self.cells(_FINE), _FINE)[0]
+            return abs(ratio(metric, cells, grid)[0] - fine)
+        place = grid.position(threshold) + _OFFSETS / grid.n_buckets
+        near = grid.probability(np.clip(place, 0.0, 1.0))
+        below, total = self.below(near), cells.sum(axis=1)
+        gaps = []
+        for t, part in zip(near, below.T, strict=True):
+            # Two buckets that the threshold separates hold the exact counts.
+            exact = np.stack([part, total - part], axis=1)
+            truth = ratio(metric, exact, _HALVES)[0]
+            found = ratio(metric, cells, grid, t, smooth=smooth)[0]
+            gaps.append(abs(found - truth))
+        return max(gaps)
+
+    def bin_spread(self, edges: Array) -> float:
+        """Mean distance of scores from the mean of their bin."""
+        fine, score = self.cells(_FINE).sum(axis=0), _FINE.centres
+        bins = np.searchsorted(edges[1:-1], score, side="right")
+        mass = np.bincount(bins, fine, len(edges) - 1)
+        mean = np.bincount(bins, fine * score, len(edges) - 1) / np.maximum(
+            mass, 1e-300
+        )
+        return float(fine @ np.abs(score - mean[bins]))
+
+
+@lru_cache(maxsize=64)
+def _cells(model: ScoreModel, grid: ScoreGrid) -> Array:
+    return np.diff(model.below(grid.edges), axis=1)
+
+
+def ratio(
+    metric: str,
+    cells: Array,
+    grid: ScoreGrid,
+    threshold: float = 0.5,
+    *,
+    smooth: bool = False,
+) -> tuple[float, Array]:
+    """Metric that is a ratio of two linear functionals of counts, and its gradient."""
+    if metric in ("brier", "log_loss"):
+        lower, centre = np.ones_like(cells), grid.centres
+        upper = {
+            "brier": np.stack([centre**2, (1 - centre) ** 2]),
+            "log_loss": np.stack([-np.log1p(-centre), -np.log(centre)]),
+        }[metric]
+    else:
+        upper, lower = weights(metric, grid.above(threshold, smooth=smooth))
+    whole = float(np.sum(lower * cells))
+    value = float(np.sum(upper * cells)) / whole
+    gradient = (upper - value * lower) / whole
+    if metric == "f1":
+        value, gradient = 2 * value / (1 + value), gradient * 2 / (1 + value) ** 2
+    return value, gradient
+
+
+# Heights that a plan chooses from, fewer for local noise, and numbers of bins.
+_HEIGHTS, _LOCAL_HEIGHTS = range(3, 13), range(3, 9)
+_BINS = (2, 3, 5, 8, 10, 15, 20, 30, 50, 80, 120, 200)
+
+# More examples than there will be.
+_MOST_EXAMPLES = 1e13
+
+
+def expected_error(
+    metric: str,
+    n_examples: float,
+    *,
+    privacy: Any = None,
+    height: int | None = None,
+    levels: Any = "auto",
+    space: Literal["both", "prob", "logit"] = "both",
+    positive_rate: float = 0.5,
+    auc: float = 0.8,
+    threshold: float = 0.5,
+    n_bins: int | None = None,
+    max_examples: int = 1,
+    n_sources: int | None = None,
+) -> ExpectedError:
+    """Error to expect of a metric that is read from a score histogram.
+
+    Computed for calibrated scores with normal log-odds, without simulation: the
+    variance of the least squares counts, by the delta method.
+
+    Parameters
+    ----------
+    metric : str
+        'roc_auc', 'accuracy', 'precision', 'recall', 'f1', 'brier', 'log_loss', or
+        'calibration': mean distance of a map of equal-mass bins from the truth.
+    n_examples : float
+        Examples M.
+    privacy : object, default=None
+        Privacy model; None is exact sums.
+    height : int, default=None
+        Depth of the leaves; None is what `ScoreHistogram.fit` takes: 10, and 4 to 6 by
+        eps and space for local noise.
+    levels : tuple of int or 'auto', default='auto'
+        Bit depths that are counted, as for `ScoreHistogram.fit`; 'auto' is every
+        fourth, every one for local noise, and the last one alone without noise.
+    space : {'both', 'prob', 'logit'}, default='both'
+        Scale on which buckets have equal width, as for `ScoreHistogram`.
+    positive_rate : float, default=0.5
+        Share of positives.
+    auc : float, default=0.8
+        Area under the ROC curve of the model.
+    threshold : float, default=0.5
+        For accuracy, precision, recall and f1.
+    n_bins : int, default=None
+        For 'calibration'; None takes the best.
+    max_examples : int, default=1
+        Most examples that one protected client may add.
+    n_sources : int, default=None
+        Sources that each add noise, for SourceDP.
+
+    Returns
+    -------
+    error : ExpectedError
+        Discretisation, privacy, sampling and total.
+
+    Examples
+    --------
+    >>> from skfedcal.evaluation import expected_error
+    >>> error = expected_error("roc_auc", 100_000)
+    >>> error.privacy, round(error.total, 4)
+    (0.0, 0.0014)
+    """
+    if metric not in METRICS:
+        raise ValueError(f"metric={metric!r} is unknown; pass one of {METRICS}.")
+    if not 1 < as_number("n_examples", n_examples) < inf:
+        raise ValueError(f"n_examples={n_examples!r} must be a number > 1.")
+    given = {"positive_rate": positive_rate, "auc": auc, "threshold": threshold}
+    for name, value in given.items():
+        as_number(name, value)
+    if not 1e-50 <= positive_rate <= 1 - 1e-16:
+        raise ValueError(
+            f"positive_rate={positive_rate!r} is no share; pass a number in (0, 1)."
+        )
+    _check_used(metric, privacy, n_bins, max_examples, n_sources)
+    check_planned(privacy)
+    levels = release_levels(privacy, height, levels, space)
+    noise = level_noise(privacy, levels, max_examples=max_examples, n_sources=n_sources)
+    model = ScoreModel(positive_rate, auc)
+    sizes: tuple[int, ...] = (0,)
+    if metric == "calibration":
+        sizes = _bin_numbers(n_bins, levels[-1])
+    found = []
+    for size in sizes:
+        coarse, private, sampled = _parts(
+            metric, model, noise, space, float(threshold), size
+        )
+        private *= noise.scale(n_examples)
+        sampled /= sqrt(n_examples)
+        found.append(
+            ExpectedError(metric, coarse, private, sampled, levels[-1], levels, size)
+        )
+    return min(found, key=float)
+
+
+def plan(
+    metric: str,
+    target: float,
+    *,
+    privacy: Any = None,
+    n_examples: float | None = None,
+    height: int | None = None,
+    **options: Any,
+) -> Plan:
+    """How many examples a metric needs, and at which height.
+
+    Parameters
+    ----------
+    metric : str
+        As for `expected_error`.
+    target : float
+        Total error, as one standard deviation, that is wanted.
+    privacy : object, default=None
+        Privacy model; None is exact sums.
+    n_examples : float, default=None
+        Examples there are, to be told whether they are enough.
+    height : int, default=None
+        Depth of the leaves; None takes the best for the number of examples, or the last
+        of `levels` if these are given.
+    **options : dict
+        Further parameters of `expected_error`.
+
+    Returns
+    -------
+    plan : Plan
+        Its text says whether there are enough.
+
+    Examples
+    --------
+    >>> from skfedcal.evaluation import plan
+    >>> plan("accuracy", 0.005, n_examples=5000).enough
+    False
+    """
+    if not 0 < as_number("target", target) < 1:
+        raise ValueError(f"target={target!r} is no error; pass a number in (0, 1).")
+    local = isinstance(privacy, LocalDP)
+    heights: Any = (height,)
+    if height is None and isinstance(options.get("levels", "auto"), str):
+        heights = _LOCAL_HEIGHTS if local else _HEIGHTS
+
+    def best(n: float) -> ExpectedError:
+        found = (
+            expected_error(metric, n, privacy=privacy, height=h, **options)
+            for h in heights
+        )
+        return min(found, key=float)
+
+    needed = _smallest(lambda n: best(n).total <= target)
+    n = n_examples if n_examples is not None else min(needed, _MOST_EXAMPLES)
+    return Plan(float(target), needed, n_examples, best(n))
+
+
+def _smallest(reached: Any) -> float:
+    """Smallest number of examples, to 1 %, from which on `reached` is true."""
+    low, high = 2.0, _MOST_EXAMPLES
+    if not reached(high):
+        return inf
+    if reached(low):
+        return low
+    while high > 1.01 * low:
+        middle = sqrt(low * high)
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return float(ceil(high))
+
+
+def _check_used(
+    metric: str,
+    privacy: Any,
+    n_bins: int | None,
+    max_examples: int,
+    n_sources: int | None,
+) -> None:
+    """Raise for a setting that would change nothing."""
+    for name, value, default, used, what in (
+        ("n_bins", n_bins, None, metric == "calibration", f"metric={metric!r}"),
+        ("max_examples", max_examples, 1, not isinstance(privacy, LocalDP), "LocalDP"),
+        ("n_sources", n_sources, None, isinstance(privacy, SourceDP), repr(privacy)),
+    ):
+        if value != default and not used:
+            raise ValueError(
+                f"{name}={value!r} changes nothing with {what}; leave it out."
+            )
+
+
+def _bin_numbers(n_bins: int | None, height: int) -> tuple[int, ...]:
+    if n_bins is None:
+        return tuple(size for size in _BINS if size <= 2**height)
+    if not isinstance(n_bins, (int, np.integer)) or not 1 <= n_bins <= 2**height:
+        raise ValueError(f"n_bins={n_bins!r} is not in 1 to {2**height}, the leaves.")
+    return (n_bins,)
+
+
+# A search for the number of examples asks for the same parts again and again.
+@lru_cache(maxsize=1024)
+def _parts(
+    metric: str,
+    model: ScoreModel,
+    noise: LevelNoise,
+    space: Space,
+    threshold: float,
+    n_bins: int,
+) -> tuple[float, float, float]:
+    """Discretisation, and standard deviations of noise and sampling for one example."""
+    grid = ScoreGrid(noise.height, space)
+    cells, smooth = model.cells(grid), noise.model.local
+    if metric == "calibration":
+        return _bin_parts(model, grid, noise, n_bins)
+    if metric == "roc_auc":
+        gradient = auc_with_gradient(cells, smooth)[1]
+    else:
+        gradient = ratio(metric, cells, grid, threshold, smooth=smooth)[1]
+    return (
+        model.discretisation(metric, grid, threshold, smooth=smooth),
+        float(noise.unit_std(gradient, cells)),
+        sqrt(float(np.sum(cells * gradient**2))),
+    )
+
+
+def _bin_parts(
+    model: ScoreModel, grid: ScoreGrid, noise: LevelNoise, n_bins: int
+) -> tuple[float, float, float]:
+    """Parts of the mean distance between a map of equal-mass bins and the truth."""
+    cells = model.cells(grid)
+    mass = cells.sum(axis=0)
+    # A leaf belongs to the bin that the middle of its mass is in.
+    bins = ((np.cumsum(mass) - mass / 2) * n_bins / mass.sum()).astype(np.intp)
+    inside = np.minimum(bins, n_bins - 1) == np.arange(n_bins)[:, None]
+    inside = inside[inside.any(axis=1)]
+    share = inside @ mass
+    value = inside @ cells[1] / share
+    # Of the frequency times the share: the weight of the bin is in it.
+    weights = np.stack(
+        [-value[:, None] * inside, (1 - value)[:, None] * inside], axis=1
+    )
+    private = noise.unit_std(weights, cells).sum()
+    sampled = np.sqrt(share * value * (1 - value)).sum()
+    edges = grid.edges[np.append(inside.argmax(axis=1), len(mass))]
+    # The mean size of a normal error, not its root mean square.
+    size = sqrt(2 / pi)
+    return model.bin_spread(edges), size * float(private), size * float(sampled)

@@ -1,0 +1,215 @@
+"""What clients send for classwise metrics: residuals and one-vs-rest counts.
+
+- Sums of outcome minus probability of each class, by bin of the probability.
+- One-vs-rest counts of class scores, with few entries per row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import (
+    MAX_POINTS,
+    Array,
+    Arrays,
+    BlockSpec,
+    Form,
+    Sums,
+    check_range,
+    n_classes_field,
+)
+from skfedcal.methods.buckets import (
+    InputType,
+    bin_index,
+    class_rows,
+    log_odds,
+    place_of_odds,
+    softmax64,
+)
+from skfedcal.methods.own_rows import kept_rows, packed
+from skfedcal.methods.score_curves.rounds import ClassScoreCounts
+
+# |1 - p_y| + sum of the other p_k is at most 2, whatever the number of classes.
+ROW_NORM = 2.0
+
+# The number of rows needs little of the budget: an error of 1 % in it is one of 1 % in
+# the result.
+_ROWS_WEIGHT = 1e-3
+
+# Entries of one block of rows.
+_BLOCK_CELLS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualState:
+    """Residual sums of shape (n_classes, n_bins), and the number of rows.
+
+    `variance` is of the noise in each sum, `squares` the sum of squared residuals where
+    it was asked for.
+    """
+
+    residuals: Array
+    squares: Array
+    n_rows: float = 0.0
+    variance: float = 0.0
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClassResiduals:
+    """Add up ``y_k - p_k`` in the bin of ``p_k``, for every class ``k``.
+
+    Parameters
+    ----------
+    n_bins : int, default=15
+        Equal-width bins of [0, 1].
+    max_examples : int, default=None
+        Rows of a client that count.
+    private : bool, default=False
+        Bound what a client sends: L1 norm 2 for each of its rows.
+    count_rows : bool, default=True
+        Ask for the number of rows, too; else every unit has one.
+    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
+        What the columns of a site's rows hold; one per class, or one fewer.
+    salt : int, default=0
+        Public number in the choice of rows.
+    n_rounds : int, default=1
+        Rounds; sums add up.
+    """
+
+    n_bins: int = 15
+    max_examples: int | None = None
+    private: bool = False
+    count_rows: bool = True
+    input_type: InputType = "logits"
+    salt: int = 0
+    n_rounds: int = 1
+
+    def init(self, n_classes: int) -> ResidualState:
+        shape = (n_classes, self.n_bins)
+        return ResidualState(np.zeros(shape), np.zeros(shape))
+
+    def broadcast(self, state: ResidualState) -> Arrays:
+        return {"n_classes": np.asarray(len(state.residuals))}
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        shape = (int(broadcast["n_classes"]), self.n_bins)
+        out = {"residuals": BlockSpec(shape, clip=self._bound, norm="l1")}
+        if self.count_rows:
+            rows = float(self.max_examples or 1) if self.private else None
+            out["rows"] = BlockSpec(
+                (1,), kind="count", clip=rows, norm="l1", weight=_ROWS_WEIGHT
+            )
+        if not self.private:
+            out["squares"] = BlockSpec(shape)
+        return out
+
+    @property
+    def _bound(self) -> float | None:
+        if not self.private:
+            return None
+        return ROW_NORM * (self.max_examples or 1)
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        check_range("n_bins", self.n_bins, 1, MAX_POINTS)
+        return ({"n_classes": n_classes_field(n_classes)},)
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+        n_classes = int(broadcast["n_classes"])
+        rows, labels, owner = packed(clients)
+        if self.max_examples is not None:
+            kept = kept_rows(clients, self.max_examples, self.salt)
+            rows, labels, owner = rows[kept], labels[kept], owner[kept]
+        size = n_classes * self.n_bins
+        sums = np.zeros(len(clients) * size)
+        squares = np.zeros(0 if self.private else len(sums))
+        step = max(1, _BLOCK_CELLS // n_classes)
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            own = class_rows(rows[part], self.input_type, n_classes)
+            residual, cell = self._cells(own, labels[part])
+            cell += owner[part, None] * size
+            # In the order of rows: a client's sum depends on its own rows only.
+            np.add.at(sums, cell.reshape(-1), residual.reshape(-1))
+            if not self.private:
+                np.add.at(squares, cell.reshape(-1), residual.reshape(-1) ** 2)
+        shape = (len(clients), n_classes, self.n_bins)
+        out: dict[str, Array] = {"residuals": sums.reshape(shape)}
+        if self.count_rows:
+            counts = np.bincount(owner, minlength=len(clients))
+            out["rows"] = counts[:, None]
+        if not self.private:
+            out["squares"] = squares.reshape(shape)
+        return out
+
+    def _cells(self, rows: Array, labels: Array) -> tuple[Array, Array]:
+        """Residual of each class, and the flat (class, bin) it belongs to."""
+        proba = softmax64(rows)
+        cell = bin_index(proba, self.n_bins)
+        cell += np.arange(rows.shape[1]) * self.n_bins
+        residual = np.negative(proba, out=proba)
+        residual[np.arange(len(rows)), labels] += 1.0
+        return residual, cell
+
+    def update(
+        self, state: ResidualState, total: Sums, n_clients: int
+    ) -> ResidualState:
+        rows = float(total["rows"][0]) if self.count_rows else float(n_clients)
+        return replace(
+            state,
+            residuals=state.residuals + total["residuals"],
+            squares=state.squares + total.get("squares", 0.0),
+            n_rows=state.n_rows + rows,
+            variance=state.variance + total.noise.get("residuals", 0.0) ** 2,
+            rounds=state.rounds + 1,
+        )
+
+    def done(self, state: ResidualState) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class OneVsRestCounts(ClassScoreCounts):
+    """Count each row for its own class and for its most probable other classes.
+
+    A row enters the positives of its own class and the negatives of the `n_others`
+    classes with the largest scores among the others: L1 norm ``n_others + 1``, whatever
+    the number of classes. Negatives that are not reported are taken to be in the lowest
+    bucket. Tables are the negatives of all classes, then the positives.
+
+    Parameters
+    ----------
+    n_others : int, default=1
+        Other classes that a row is counted for.
+    """
+
+    n_others: int = 1
+
+    @property
+    def n_tables(self) -> int:  # type: ignore[override]
+        """Negatives and positives of each class."""
+        return 2 * self.n_classes
+
+    def _check_classes(self, n_classes: int) -> None:
+        """Refuse a number of classes that the tables do not stand for."""
+        if n_classes != self.n_classes:
+            raise ValueError(f"tables of {self.n_classes} classes, not of {n_classes}")
+        check_range("n_others", self.n_others, 0, n_classes)
+
+    def placed(self, rows: Array, labels: Array) -> tuple[Array, Array]:
+        """Places in [0, 1] of the scores of each row, and the table each is in."""
+        odds = log_odds(class_rows(rows, self.input_type, self.n_classes))
+        index = np.arange(len(rows))
+        others = odds.copy()
+        others[index, labels] = -np.inf
+        n_others = min(self.n_others, self.n_classes - 1)
+        # A stable sort: ties are broken by the number of the class.
+        top = np.argsort(-others, axis=1, kind="stable")[:, :n_others]
+        column = np.concatenate([labels[:, None], top], axis=1).astype(np.int64)
+        place = place_of_odds(odds[index[:, None], column], self.space)
+        column[:, 0] += self.n_classes
+        return place, column

@@ -1,0 +1,435 @@
+"""An engine that reaches clients by messages, and a transport in this process.
+
+- An engine that reaches clients by messages, over any transport.
+- Sites in this process, behind the same messages as those far away.
+"""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from skfedcal._params import check_flag
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.exceptions import (
+    FaultyClientWarning,
+    FaultySumError,
+    NotEnoughClientsError,
+)
+from skfedcal.federation.backends import Positions, check_engine
+from skfedcal.federation.endpoint import PartialSum, Request
+from skfedcal.federation.policy import SitePolicy
+from skfedcal.federation.site import Site
+from skfedcal.federation.wire import request_hash, write_request
+from skfedcal.federation.words import WordPlan, Words, add_words, request_words
+
+Message = dict[str, Any]
+Letter = tuple[Message, Mapping[str, Any]]
+Reply = tuple[Message, Mapping[str, Any]]
+
+
+class GroupReply(NamedTuple):
+    """Sum of the answers of several clients, from an aggregator between them and here.
+
+    A transport makes it; a site cannot, or it could speak for others.
+    """
+
+    message: Message
+    arrays: Mapping[str, Any]
+    clients: Sequence[Hashable]
+
+
+_NO_ANSWER = "did not answer"
+
+
+class Transport(Protocol):
+    """Carries messages to sites and brings back what they reply.
+
+    A message is a flat dict of strings, numbers, bytes and lists of one of these, with
+    named numpy arrays beside it. How long an exchange may take is up to the transport.
+
+    Examples
+    --------
+    >>> from skfedcal import make_federation
+    >>> from skfedcal.federation import InProcessTransport, Site, SiteRows
+    >>> fed = make_federation(n_clients=2, n_samples=100, random_state=0)
+    >>> sites = {name: Site(name, SiteRows(*rows))
+    ...          for name, rows in zip("ab", fed.clients)}
+    >>> transport = InProcessTransport(sites)
+    >>> replies = transport.call("hello", {name: ({}, {}) for name in transport.ids()})
+    >>> sorted(replies)
+    ['a', 'b']
+    """
+
+    def ids(self) -> Sequence[Hashable]:
+        """Names of the sites that can be asked, always in the same order."""
+
+    def call(
+        self, kind: str, letters: Mapping[Hashable, Letter]
+    ) -> Mapping[Hashable, Reply | GroupReply | str]:
+        """One exchange: send each site its letter and wait for the replies.
+
+        Parameters
+        ----------
+        kind : {'hello', 'answer', 'keys', 'shares', 'masked', 'survivors',
+            'unmask'}
+            For `Site.handle`.
+        letters : mapping of name to (message, arrays)
+            What each site gets.
+
+        Returns
+        -------
+        mapping of name to (message, arrays) or str
+            Replies; a text says why there is none. Sites that did not answer in time
+            are left out. Where aggregators add up words, a `GroupReply` under the name
+            of one of its clients.
+        """
+
+
+class MessageBackend:
+    """Sums over sites that a transport reaches.
+
+    Parameters
+    ----------
+    transport : Transport
+        Carries the messages.
+    secure : bool, default=False
+        Whether sites mask their answers, so that only sums can be read.
+    simulate : bool, default=False
+        Whether all sites are in this process, so that the seed of their noise may be
+        sent to them.
+    threshold, dropout, colluders : optional
+        How masked sums are planned; see `plan_masks`.
+
+    Attributes
+    ----------
+    faults : dict
+        What was wrong in the last sum, by name of the site.
+
+    Examples
+    --------
+    >>> from skfedcal import make_federation
+    >>> from skfedcal.federation import (
+    ...     MessageBackend, InProcessTransport, Site, SitePolicy, SiteRows)
+    >>> fed = make_federation(n_clients=4, n_samples=600, n_classes=4, random_state=0)
+    >>> policy = SitePolicy(allow_plain=True)
+    >>> sites = {name: Site(name, SiteRows(*rows), policy=policy)
+    ...          for name, rows in zip("abcd", fed.clients)}
+    >>> MessageBackend(InProcessTransport(sites)).ids()
+    ['a', 'b', 'c', 'd']
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        secure: bool = False,
+        simulate: bool = False,
+        **masks: Any,
+    ) -> None:
+        check_engine(transport, "transport")
+        self.transport = transport
+        self.secure = check_flag("secure", secure)
+        self.simulate = check_flag("simulate", simulate)
+        self.faults: dict[Hashable, str] = {}
+        self._masks = masks
+        # A name that no site has seen: an old message is of another run.
+        self._run = secrets.token_hex(16)
+        self._n_sums = 0
+
+    def ids(self) -> Sequence[Hashable]:
+        return self.transport.ids()
+
+    def total(self, request: Request, cohort: Positions) -> PartialSum:
+        """Sum of the answers of the clients at these positions of `ids`.
+
+        Clients that do not answer, or answer what cannot be, are left out and named in
+        a warning.
+
+        Raises
+        ------
+        NotEnoughClientsError
+            If too few are left; it says who is missing. Nothing was opened.
+        FaultySumError
+            If a masked sum is out of bounds: a site did not send what it was asked.
+        """
+        names = list(self.ids())
+        asked = {names[i]: int(i) for i in cohort}
+        request.check_clients(len(asked))
+        if request.n_min and not self.secure and not self.simulate:
+            raise ValueError(
+                "Clients that add shares of noise must mask their answers, or the "
+                "server would see each with its share alone. Pass "
+                "FederatedRunner(secure=True)."
+            )
+        request = replace(request, n_clients=max(request.n_clients, len(names)))
+        words = request_words(request, masked=self.secure)
+        self.faults = {}
+        index, self._n_sums = self._n_sums, self._n_sums + 1
+        exchange = _Exchange(self, request, asked, {"run": self._run, "round": index})
+        try:
+            if self.secure:
+                answer = self._masked(exchange, words)
+            else:
+                answer = self._plain(exchange, words)
+            request.check_clients(answer.n_clients)
+        except NotEnoughClientsError as error:
+            raise NotEnoughClientsError(f"{error}{told(self.faults)}") from error
+        if self.faults:
+            warnings.warn(
+                f"A sum was made without all clients.{told(self.faults)}",
+                FaultyClientWarning,
+                stacklevel=2,
+            )
+        faults = {str(name): text for name, text in self.faults.items()}
+        return replace(answer, faults=faults)
+
+    def _plain(self, exchange: _Exchange, words: WordPlan) -> PartialSum:
+        total, n_clients = words.zeros(), 0
+        replies = exchange("answer", {name: {} for name in exchange.asked}, full=True)
+        for name, (message, arrays) in replies.items():
+            n_in = len(exchange.included[name])
+            fault = words.fault(arrays, n_in)
+            if any(message.get(key) != value for key, value in exchange.base.items()):
+                fault = "answered another round"
+            if fault:
+                self.faults[name] = fault
+                continue
+            add_words(total, arrays)
+            n_clients += n_in
+        answer = words.decode(total, n_clients)
+        if exchange.request.unit != "example":
+            return answer
+        # Sites do not show their numbers of rows: the public total, of those who
+        # answered.
+        share = n_clients / max(exchange.request.n_clients, 1)
+        return replace(answer, n_units=round(exchange.request.n_units * share))
+
+    def _masked(self, exchange: _Exchange, words: WordPlan) -> PartialSum:
+        from skfedcal.federation.mask_plan import plan_masks
+        from skfedcal.federation.masking_server import masked_sum
+
+        names = list(exchange.asked)
+        plan = plan_masks(
+            self._run,
+            exchange.base["round"],
+            len(names),
+            # Sites elsewhere may hold rosters, and do not trust the server then.
+            active=not self.simulate,
+            max_colluders=exchange.request.max_colluders,
+            **self._masks,
+        )
+        plan = replace(plan, about=request_hash(exchange.text))
+
+        def by_number(stage: str, messages: Mapping[int, Message]) -> dict[int, Any]:
+            letters = {names[i]: message for i, message in messages.items()}
+            full = stage in ("keys", "masked")
+            replies = exchange(stage, letters, full=full)
+            return {number[name]: reply for name, reply in replies.items()}
+
+        def inside(client: int) -> list[int]:
+            return sorted(number[name] for name in exchange.included[names[client]])
+
+        number = {name: i for i, name in enumerate(names)}
+        found = masked_sum(
+            by_number,
+            plan,
+            words.shapes,
+            n_min=exchange.request.n_min,
+            names=names,
+            inside=inside,
+        )
+        self.faults |= {names[i]: text for i, text in found.faults.items()}
+        fault = words.fault(found.words, len(found.clients))
+        if fault:
+            raise FaultySumError(
+                f"The masked sum of round {exchange.request.round_index} over "
+                f"{len(found.clients)} sites cannot be a sum of honest answers (it "
+                f"{fault}): at least one site is faulty or dishonest. Nothing of this "
+                "round is released; what was paid stays paid. "
+                "skfedcal.federation.find_faulty_sites names the site without a look "
+                "at any rows."
+            )
+        return words.decode(found.words, len(found.clients))
+
+
+class _Exchange:
+    """Letters of one sum, and the faults of those who do not answer."""
+
+    def __init__(
+        self,
+        backend: MessageBackend,
+        request: Request,
+        asked: Mapping[Hashable, int],
+        base: Message,
+    ) -> None:
+        self.backend, self.request = backend, request
+        self.asked, self.base = asked, base
+        # Clients whose answers are in a reply: its sender, and more from an aggregator.
+        self.included: dict[Hashable, list[Hashable]] = {}
+        self._seeded = backend.simulate and request.entropy is not None
+        self.text, self._arrays = write_request(request, simulate=backend.simulate)
+
+    def __call__(
+        self, kind: str, messages: Mapping[Hashable, Message], full: bool = False
+    ) -> dict[Hashable, Reply]:
+        """Replies that can be read; `full` letters carry the request."""
+        letters: dict[Hashable, Letter] = {}
+        for name, message in messages.items():
+            letter, arrays = {**message, **self.base}, {}
+            if full and kind != "masked":
+                letter["request"] = self.text
+            if full and kind != "keys":
+                arrays = self._arrays
+                if self._seeded:
+                    letter["position"] = self.asked[name]
+            letters[name] = (letter, arrays)
+        return self._sorted_out(
+            kind, self.backend.transport.call(kind, letters), letters
+        )
+
+    def _sorted_out(
+        self, kind: str, found: Mapping[Hashable, Any], asked: Mapping[Hashable, Letter]
+    ) -> dict[Hashable, Reply]:
+        """Replies of one exchange; what is wrong with the others is noted."""
+        replies: dict[Hashable, Reply] = {}
+        faults: dict[Hashable, str] = {}
+        inside: set[Hashable] = set()
+        for name in asked:
+            reply = found.get(name, _NO_ANSWER)
+            fault = wrong_reply(reply)
+            names: list[Hashable] = [name]
+            if not fault and isinstance(reply, GroupReply):
+                names = list(reply.clients)
+                fault = "" if name in names else "sent a sum of other clients"
+            new = len({*inside, *names}) == len(inside) + len(names)
+            if not fault and not (new and asked.keys() >= set(names)):
+                fault = "sent a sum of other clients"
+            if fault:
+                faults[name] = f"{fault} ({kind})"
+                continue
+            inside |= set(names)
+            self.included[name] = names
+            replies[name] = (reply[0], reply[1])
+        left_out = {name: why for name, why in faults.items() if name not in inside}
+        self.backend.faults |= left_out
+        return replies
+
+
+def wrong_reply(reply: Any) -> str:
+    """Why a reply cannot be used; empty if it can."""
+    if isinstance(reply, str):
+        return reply or "sent an empty text"
+    size = 3 if isinstance(reply, GroupReply) else 2
+    well_formed = isinstance(reply, tuple) and len(reply) == size
+    if not well_formed or not all(isinstance(part, Mapping) for part in reply[:2]):
+        return "sent no message"
+    if "refused" in reply[0]:
+        return f"refused: {reply[0]['refused']}"
+    if not all(isinstance(array, np.ndarray) for array in reply[1].values()):
+        return "sent no arrays"
+    return ""
+
+
+def told(faults: Mapping[Hashable, str]) -> str:
+    """Faults in words."""
+    if not faults:
+        return ""
+    return " " + "; ".join(f"{name!r} {why}" for name, why in faults.items()) + "."
+
+
+def sum_words(parts: Sequence[Mapping[str, Any]]) -> Words:
+    """Sum of the words of several clients, or of sums of them: what may be passed up.
+
+    Words wrap around, so that any order and any tree of sums gives the same bits.
+    """
+    total: Words = {name: np.array(value) for name, value in parts[0].items()}
+    for part in parts[1:]:
+        add_words(total, part)
+    return total
+
+
+# A simulation is told all seeds, and may look at single answers.
+_SIMULATED = SitePolicy(
+    min_clients=1, allow_plain=True, allow_seeded_noise=True, min_neighbours=2
+)
+
+Hook = Callable[[str, Hashable, Reply], Reply | str | None]
+
+
+class InProcessTransport:
+    """Transport to sites in this process: for simulations, and for tests of faults.
+
+    Parameters
+    ----------
+    sites : FederatedDataset, or mapping of name to Site
+        Clients, each of which becomes a site that answers everything; or sites.
+    n_jobs : int, default=None
+        Threads; None is one.
+    on_reply : callable, default=None
+        ``on_reply(kind, name, reply)`` gives what arrives in place of a reply: another
+        one, a text, or None for nothing.
+
+    Examples
+    --------
+    >>> from skfedcal import make_federation
+    >>> from skfedcal.federation import InProcessTransport, Site, SiteRows
+    >>> fed = make_federation(n_clients=3, n_samples=60, random_state=0)
+    >>> sites = {n: Site(n, SiteRows(*rows)) for n, rows in zip("abc", fed.clients)}
+    >>> InProcessTransport(sites).ids()
+    ['a', 'b', 'c']
+    """
+
+    def __init__(
+        self,
+        sites: FederatedDataset | Mapping[Hashable, Site],
+        *,
+        n_jobs: int | None = None,
+        on_reply: Hook | None = None,
+    ) -> None:
+        if isinstance(sites, FederatedDataset):
+            sites = {
+                name: Site(name, sites.slice(i, i + 1), policy=_SIMULATED)
+                for i, name in enumerate(sites.names)
+            }
+        if not isinstance(sites, Mapping) or not all(
+            hasattr(site, "handle") for site in sites.values()
+        ):
+            raise TypeError(
+                f"sites is of type {type(sites).__name__}; pass a FederatedDataset or "
+                "a mapping of name to Site."
+            )
+        self.sites = dict(sites)
+        self._n_jobs, self._on_reply = n_jobs, on_reply
+
+    def ids(self) -> Sequence[Hashable]:
+        return list(self.sites)
+
+    def call(
+        self, kind: str, letters: Mapping[Hashable, Letter]
+    ) -> dict[Hashable, Reply | str]:
+        names = list(letters)
+        if self._n_jobs in (None, 1):
+            replies: list[Any] = [
+                self._one(kind, name, letters[name]) for name in names
+            ]
+        else:
+            from joblib import Parallel, delayed
+
+            replies = Parallel(n_jobs=self._n_jobs, backend="threading")(
+                delayed(self._one)(kind, name, letters[name]) for name in names
+            )
+        found = zip(names, replies, strict=True)
+        return {name: reply for name, reply in found if reply is not None}
+
+    def _one(self, kind: str, name: Hashable, letter: Letter) -> Reply | str | None:
+        message, arrays = letter
+        reply: Reply | str | None = self.sites[name].handle(kind, dict(message), arrays)
+        if self._on_reply is not None:
+            reply = self._on_reply(kind, name, reply)  # type: ignore[arg-type]
+        return reply

@@ -1,0 +1,229 @@
+"""Clients that are elsewhere: what a fit may know of them, and how it asks them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skfedcal.clients.arrays import INPUT_TYPES, read_array
+from skfedcal.clients.forms import ClassMap
+from skfedcal.federation.backends import Backend, Positions
+from skfedcal.federation.endpoint import PartialSum, Request
+from skfedcal.federation.reading import Reading
+
+if TYPE_CHECKING:
+    from skfedcal.federation.messages import Transport
+    from skfedcal.federation.runner import FederatedRunner
+
+
+class RemoteClients:
+    """Sites whose rows are not in this process; `fit` takes it in place of clients.
+
+    Every site reads its own scores and labels. Which label belongs to which column must
+    be agreed beforehand: pass `classes` to the estimator or function.
+
+    Parameters
+    ----------
+    engine : Transport or Backend
+        Reaches the sites.
+    n_columns : int, default=None
+        Columns of scores at all sites; None is one per class. One less stands for
+        log-odds, or probabilities, without the first class. For `FedGaussianHead`, the
+        number of features.
+    n_rows : int, default=None
+        Rows of all sites together, where that is public; needed to protect single
+        examples (``unit='example'``).
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator, make_federation
+    >>> from skfedcal.federation import (
+    ...     InProcessTransport, RemoteClients, Site, SitePolicy, SiteRows)
+    >>> fed = make_federation(n_clients=3, n_samples=600, n_classes=4, random_state=0)
+    >>> policy = SitePolicy(allow_plain=True)
+    >>> sites = {n: Site(n, SiteRows(*rows), policy=policy)
+    ...          for n, rows in zip("abc", fed.clients)}
+    >>> remote = RemoteClients(InProcessTransport(sites))
+    >>> calibrator = FedTempCalibrator(classes=[0, 1, 2, 3]).fit(remote)
+    >>> calibrator.n_clients_
+    3
+    """
+
+    def __init__(
+        self,
+        engine: Transport | Backend,
+        *,
+        n_columns: int | None = None,
+        n_rows: int | None = None,
+    ) -> None:
+        if not hasattr(engine, "ids"):
+            raise TypeError(
+                f"engine is of type {type(engine).__name__}; pass a transport such as "
+                "InProcessTransport, or a backend."
+            )
+        self._engine, self._n_columns, self._n_rows = engine, n_columns, n_rows
+
+    def __len__(self) -> int:
+        return len(self._engine.ids())
+
+    def __repr__(self) -> str:
+        return f"RemoteClients({len(self)} sites)"
+
+    def check_arguments(self, **given: Any) -> None:
+        """Refuse what only rows in this process can have.
+
+        Raises
+        ------
+        ValueError
+            Naming the first argument that is not None.
+        """
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(
+                    f"{name} cannot be passed with RemoteClients: labels and rows stay "
+                    "at the sites. Leave it out."
+                )
+
+    def read(
+        self, classes: Any, input_type: str, **reading: Any
+    ) -> tuple[RemoteDataset, ClassMap]:
+        """Agree on what rows mean.
+
+        Parameters
+        ----------
+        classes : array-like
+            Label of each column.
+        input_type : {'logits', 'log_proba', 'proba'}
+            What scores are.
+        **reading : dict
+            Further fields of `Reading`.
+
+        Returns
+        -------
+        clients : RemoteDataset
+            What takes the place of rows.
+        classes : ClassMap
+            Sorted labels and their columns.
+        """
+        if classes is None:
+            raise ValueError(
+                "Labels of remote clients cannot be looked at: pass `classes` with one "
+                "label per column, in column order."
+            )
+        if not isinstance(input_type, str) or input_type not in INPUT_TYPES:
+            raise ValueError(
+                f"input_type={input_type!r} is unknown; pass one of {INPUT_TYPES}."
+            )
+        if reading.get("rows") == "features" and self._n_columns is None:
+            raise ValueError(
+                "The number of features cannot be looked at: pass "
+                "RemoteClients(..., n_columns=...)."
+            )
+        labels = read_array(classes, "`classes`")
+        if labels.ndim != 1:
+            raise ValueError(f"`classes` has shape {labels.shape}; pass one row.")
+        agreed = Reading(
+            tuple(labels.tolist()),
+            input_type,  # type: ignore[arg-type]
+            n_columns=self._n_columns or len(labels),
+            **reading,
+        )
+        order = np.argsort(labels, kind="stable")
+        rows = RemoteDataset(self._engine, agreed, self._n_rows)
+        return rows, ClassMap(labels[order], order)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteDataset:
+    """Remote clients with an agreed reading: what a run needs to know of a data set.
+
+    Parameters
+    ----------
+    source : Transport or Backend
+        Reaches the sites.
+    reading : Reading
+        What their rows mean.
+    declared_rows : int or None
+        Public number of rows.
+    """
+
+    source: Any
+    reading: Reading
+    declared_rows: int | None = None
+
+    # Rows of sites count once.
+    @property
+    def weights(self) -> None:
+        """No row has a weight."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def names(self) -> Sequence[Hashable]:
+        """Names of the sites."""
+        out: Sequence[Hashable] = self.source.ids()
+        return out
+
+    @property
+    def n_classes(self) -> int:
+        """Classes that the algorithm sees."""
+        return len(self.reading.classes)
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of scores at the sites."""
+        return self.reading.n_columns
+
+    @property
+    def n_rows(self) -> int:
+        """Public number of rows of all sites."""
+        if self.declared_rows is None:
+            raise ValueError(
+                "unit='example' hides one row among all, and their number is not "
+                "known here: pass RemoteClients(..., n_rows=...) if it is public."
+            )
+        return self.declared_rows
+
+    def engine(self, runner: FederatedRunner) -> Backend:
+        """Engine of a run, which tells sites how to read their rows."""
+        from skfedcal.federation.backends import masking
+
+        if runner.backend is not None:
+            raise ValueError(
+                f"FederatedRunner(backend={runner.backend!r}): remote clients come "
+                "with their own engine. Leave backend out."
+            )
+        return _Reader(masking(self.source, runner.secure), self.reading)
+
+    def check_model(self, model: Any) -> None:
+        """Refuse a privacy model that is simulated where real sites are asked.
+
+        Raises
+        ------
+        ValueError
+            For ``mode='fast'``.
+        """
+        if getattr(model, "mode", "faithful") == "fast":
+            raise ValueError(
+                f"{type(model).__name__}(mode='fast') draws the noise of all clients "
+                "here, from their exact sum. Pass mode='faithful': every site draws "
+                "its own."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Engine whose requests say what rows mean."""
+
+    inner: Backend
+    reading: Reading
+
+    def ids(self) -> Sequence[Hashable]:
+        return self.inner.ids()
+
+    def total(self, request: Request, cohort: Positions) -> PartialSum:
+        return self.inner.total(replace(request, reading=self.reading), cohort)

@@ -1,0 +1,341 @@
+"""One valid request for every algorithm, trust model and unit that fit together.
+
+A dishonest server starts from a request that a site answers and changes it. The
+catalogue is used by the audit of a site and by the property test of its boundary; an
+honest run does not need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import Arrays, Sums
+from skfedcal.federation.endpoint import Request
+from skfedcal.federation.reading import Reading
+from skfedcal.federation.runner import FederatedRunner
+from skfedcal.federation.wire import ALGORITHMS
+from skfedcal.methods.scaling.families import MatrixMap, OrderPreservingMap, VectorMap
+from skfedcal.privacy.entropy import OSEntropy
+from skfedcal.privacy.models import (
+    CentralDP,
+    DistributedDP,
+    LocalDP,
+    SecureAggregation,
+    SourceDP,
+)
+
+# Parameters of each algorithm: without noise, and with bounds that noise needs. Rows of
+# sites carry no weights.
+_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
+    "AccuracyRoot": ({"low": -1.4, "high": 3.5},),
+    "BiasTemperatureNewton": ({},),
+    "BiasTemperaturePosterior": ({}, {"private_prior": True}),
+    "BiasTemperatureResidual": ({},),
+    "ClassHistograms": (
+        {"n_bins": 4},
+        {"n_bins": 4, "clip_positive": 1.0, "clip_negative": 1.5},
+        {
+            "n_bins": 4,
+            "clip_positive": 1.0,
+            "clip_negative": 1.5,
+            "per_class": True,
+        },
+    ),
+    "ClassMoments": (
+        {"n_features": 3},
+        {"n_features": 3, "max_norm": 2.0, "clip": 2.0, "n_rounds": 1},
+    ),
+    "ClassResiduals": (
+        {"n_bins": 4},
+        {"n_bins": 4, "private": True, "max_examples": 2},
+    ),
+    "ClassScoreCounts": (
+        {"levels": (3,), "space": "both"},
+        {"levels": (3,), "clip": 1.0, "max_examples": 1, "space": "both"},
+        {"levels": (1, 3), "clip": 1.0, "max_examples": 1, "scores": "top"},
+        {"levels": (3,), "clip": 1.0, "max_examples": 1, "by_round": True},
+    ),
+    "EceGrid": ({"low": -1.4, "high": 3.5, "n_bins": 4},),
+    "GapParts": ({"low": -1.4, "high": 3.5},),
+    "LocalAverage": ({"family": "VectorMap"}, {"family": "VectorMap", "clip": 1.0}),
+    "MLPAveraging": (
+        {"hidden": (3,), "epochs": 1},
+        {"hidden": (3,), "epochs": 1, "clip": 1.0},
+    ),
+    "OneVsRestCounts": (
+        {"levels": (2,), "scores": "ovr"},
+        {"levels": (2,), "scores": "ovr", "clip": 2.0, "max_examples": 1},
+    ),
+    "PooledFit": (
+        {"family": "VectorMap"},
+        {"family": "MatrixMap"},
+        {"family": "OrderPreservingMap"},
+    ),
+    "ScoreCounts": (
+        {"levels": (3,)},
+        {"levels": (3,), "clip": 1.0, "max_examples": 1},
+        {"levels": (3,), "clip": 1.0, "max_examples": 1, "weighting": "client"},
+        {"levels": (3,), "clip": 1.0, "max_examples": 1, "norm": "l2"},
+    ),
+    "SelfTest": ({},),
+    "TemperatureAverage": ({}, {"clip": 0.5}),
+    "TemperatureGrid": ({"n_points": 5}, {"n_points": 5, "clip": 1.0}),
+    "TemperatureNewton": ({},),
+    "TemperaturePosterior": ({},),
+    "TemperatureSearch": (
+        {"low": -1.4, "high": 3.5},
+        {"low": -1.4, "high": 3.5, "objective": "ece", "n_bins": 3},
+        {"low": -1.4, "high": 3.5, "objective": "nll"},
+    ),
+    "TopBinCounts": (
+        {"n_bins": 4},
+        {"n_bins": 4, "clip": 1.0, "max_examples": 1},
+    ),
+}
+_FAMILIES = {cls.__name__: cls for cls in (MatrixMap, OrderPreservingMap, VectorMap)}
+# Algorithms that read scores as they are, and features.
+_GIVEN = ("ClassResiduals", "ClassScoreCounts", "OneVsRestCounts", "ScoreCounts")
+_FEATURES = ("ClassMoments",)
+MODELS = ("exact", "central", "shared", "own", "reports", "one-hot")
+UNITS = ("client", "example")
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What is public of the rows of a site.
+
+    Parameters
+    ----------
+    classes : tuple
+        Labels, in the order of the columns.
+    n_columns : int
+        Columns of scores or features.
+    kind : {'scores', 'logits', 'proba', 'features'}
+        What the file calls them.
+    """
+
+    classes: tuple[Any, ...]
+    n_columns: int
+    kind: str = "scores"
+
+    def reading(self, name: str) -> Reading | None:
+        """How the algorithm of this name reads the rows; None if it cannot."""
+        if name in _FEATURES:
+            if self.kind not in ("scores", "features"):
+                return None
+            return Reading(self.classes, n_columns=self.n_columns, rows="features")
+        if self.kind == "features" or self.n_columns not in (
+            len(self.classes),
+            len(self.classes) - 1,
+        ):
+            return None
+        if name == "ScoreCounts" and len(self.classes) != 2:
+            return None  # it has a table for each of two classes
+        rows: Any = "given" if name in _GIVEN else "logits"
+        input_type: Any = "proba" if self.kind == "proba" else "logits"
+        return Reading(self.classes, input_type, self.n_columns, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A valid request and what it stands for."""
+
+    algorithm: str
+    model: str
+    unit: str
+    request: Request
+
+    @property
+    def name(self) -> str:
+        """Text for tables."""
+        return f"{self.algorithm}, {self.model}, {self.unit}"
+
+
+def catalogue(
+    schema: Schema,
+    *,
+    n_clients: int = 3,
+    n_rows: int = 1000,
+    eps: float = 1.0,
+    max_colluders: int = 0,
+    algorithms: Sequence[str] | None = None,
+    models: Sequence[str] = MODELS,
+    units: Sequence[str] = UNITS,
+    later_rounds: bool = True,
+) -> list[Entry]:
+    """Valid requests for all combinations that the library itself would send.
+
+    Parameters
+    ----------
+    schema : Schema
+        What the rows of the site are.
+    n_clients, n_rows : int
+        Public numbers of sites, and of rows of all of them.
+    eps : float, default=1.0
+        Of each request.
+    max_colluders : int, default=0
+        As the policy of the site demands.
+    algorithms, models, units : sequence of str, default=None
+        Which of them; None is all.
+    later_rounds : bool, default=True
+        Whether to ask the second round of algorithms that broadcast something else in
+        it, too.
+    """
+    found = []
+    for name in algorithms or ALGORITHMS:
+        reading = schema.reading(name)
+        if reading is None:
+            continue
+        for algorithm in _algorithms(name, schema):
+            for model in models:
+                for unit in units:
+                    plain = _request(
+                        algorithm, model, unit, schema, n_clients, n_rows, eps,
+                        max_colluders,
+                    )  # fmt: skip
+                    if plain is None:
+                        continue
+                    first = replace(plain, reading=reading)
+                    found.append(Entry(name, model, unit, first))
+                    if later_rounds and model == "exact":
+                        found += _later(name, first, schema)
+    return found
+
+
+def _algorithms(name: str, schema: Schema) -> Iterator[Any]:
+    cls = getattr(import_module(ALGORITHMS[name]), name)
+    known = {f.name for f in fields(cls)}
+    for options in _OPTIONS[name]:
+        chosen = dict(options)
+        if "family" in chosen:
+            chosen["family"] = _FAMILIES[chosen["family"]]()
+        if "n_features" in known:
+            chosen["n_features"] = schema.n_columns
+        if "n_classes" in known:
+            chosen["n_classes"] = len(schema.classes)
+        if "input_type" in known and schema.kind == "proba":
+            chosen["input_type"] = "proba"
+        if chosen.get("scores", cls.__name__) in ("ClassScoreCounts", "binary") and (
+            len(schema.classes) > 2
+        ):
+            chosen["scores"] = "top"
+        yield cls(**chosen)
+
+
+def _model(name: str, unit: Any, n_clients: int, eps: float, max_colluders: int) -> Any:
+    if name == "exact":
+        return SecureAggregation() if unit == "client" else None
+    if name == "central":
+        return CentralDP(eps, unit=unit)
+    if name == "shared":
+        return DistributedDP(
+            eps,
+            unit=unit,
+            n_min=n_clients,
+            mode="faithful",
+            max_colluders=max_colluders,
+        )
+    if name == "own":
+        source = SourceDP(eps, mode="faithful")
+        return source if source.unit == unit else None
+    if unit != "client":
+        return None
+    return LocalDP(eps, mode="faithful" if name == "reports" else "fast")
+
+
+def _request(
+    algorithm: Any,
+    model_name: str,
+    unit: str,
+    schema: Schema,
+    n_clients: int,
+    n_rows: int,
+    eps: float,
+    max_colluders: int,
+) -> Request | None:
+    """First request of a run; None where the library refuses the combination."""
+    n_classes = len(schema.classes)
+    width = schema.n_columns
+    clients = FederatedDataset(
+        np.zeros((n_rows, width)),
+        np.zeros(n_rows, dtype=np.int64),
+        np.linspace(0, n_rows, n_clients + 1).astype(np.int64),
+        list(range(n_clients)),
+        n_classes,
+    )
+    try:
+        model = _model(model_name, unit, n_clients, eps, max_colluders)
+        if model is None:
+            return None
+        plan = FederatedRunner().release_plan(algorithm, clients, model.unit)
+        mechanism = model.mechanism(
+            plan, entropy=OSEntropy(), ledger=None, split="split", label="audit"
+        )
+        mechanism.open("run")
+        broadcast = algorithm.broadcast(algorithm.init(n_classes))
+        codec = mechanism.codec(algorithm.spec(broadcast))
+        return Request(
+            algorithm,
+            broadcast,
+            codec,
+            mechanism.unit,
+            mechanism.randomizer(codec, 0),
+            None,
+            mechanism.n_min,
+            n_clients=n_clients,
+            n_units=n_rows if unit == "example" else n_clients,
+            claim=mechanism.event,
+            run="run",
+            max_colluders=mechanism.max_colluders,
+        )
+    except (TypeError, ValueError):
+        return None
+
+
+def _later(name: str, first: Request, schema: Schema) -> Iterator[Entry]:
+    """Second round of the same run, where it asks something else."""
+    algorithm = first.algorithm
+    if algorithm.n_rounds < 2:
+        return
+    state = algorithm.init(len(schema.classes))
+    broadcast = algorithm.broadcast(state)
+    total = Sums(_example_sums(algorithm, broadcast, schema))
+    try:
+        state = algorithm.update(state, total, first.n_clients)
+        after = algorithm.broadcast(state)
+        spec = algorithm.spec(after)
+    except (TypeError, ValueError, ArithmeticError):
+        return
+    blocks = {n: replace(_code(first), spec=block) for n, block in spec.items()}
+    codec = replace(first.codec, blocks=blocks)
+    request = replace(first, broadcast=after, codec=codec, round_index=1)
+    yield Entry(name, "exact", "client", request)
+
+
+def _code(request: Request) -> Any:
+    return replace(next(iter(request.codec.blocks.values())), step=None)
+
+
+def _example_sums(
+    algorithm: Any, broadcast: Arrays, schema: Schema
+) -> Mapping[str, Any]:
+    """Sums over some made-up rows, so that a second round exists."""
+    rng = np.random.default_rng(0)
+    n_classes = len(schema.classes)
+    width = schema.n_columns if schema.kind == "features" else n_classes
+    if hasattr(algorithm, "n_features"):
+        width = schema.n_columns
+    rows = rng.normal(size=(60, width))
+    labels = rng.integers(0, n_classes, 60)
+    clients = FederatedDataset(rows, labels, np.array([0, 60]), ["example"], n_classes)
+    values = algorithm.query(broadcast, clients)
+    return {
+        key: value.dense().sum(axis=0) if hasattr(value, "dense") else value.sum(axis=0)
+        for key, value in values.items()
+    }

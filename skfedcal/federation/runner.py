@@ -1,0 +1,328 @@
+"""FederatedRunner: drive the rounds of an algorithm on any engine.
+
+- Who takes part in which round, and what that means for the accountant.
+- Settings of a runner that cannot be, and what they make sure of.
+- Who takes part in the rounds of a run, on which engine, with which checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, inf
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal._params import FrozenParams, check_flag
+from skfedcal.contract import FederatedAlgorithm
+from skfedcal.exceptions import SecureAggregationError
+from skfedcal.federation.mask_plan import LARGEST_COHORT, SMALLEST_COHORT
+from skfedcal.privacy.entropy import Entropy, SeededEntropy
+
+if TYPE_CHECKING:
+    from skfedcal.clients.dataset import FederatedDataset
+    from skfedcal.federation.backends import Backend
+    from skfedcal.federation.messages import Transport
+    from skfedcal.federation.remote import RemoteDataset
+    from skfedcal.federation.run import RoundHistory, RoundRecord
+    from skfedcal.privacy.mechanisms import SumMechanism
+    from skfedcal.privacy.models import ReleasePlan
+
+Cohort = Literal["full", "permuted", "independent", "poisson"]
+Positions = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Cohorts of all rounds.
+
+    Parameters
+    ----------
+    cohort : {'full', 'permuted', 'independent', 'poisson'}
+        How clients are chosen.
+    n_clients, size, n_rounds : int
+        Clients, clients per cohort, rounds.
+    """
+
+    cohort: Cohort
+    n_clients: int
+    size: int
+    n_rounds: int
+
+    @property
+    def sampling_rate(self) -> float:
+        """Chance of a client to be in a round, where the accountant may use it."""
+        return self.size / self.n_clients if self.cohort == "poisson" else 1.0
+
+    @property
+    def n_participations(self) -> int:
+        """Most rounds that one client can be part of."""
+        if self.cohort == "permuted":
+            return ceil(self.n_rounds / ceil(self.n_clients / self.size))
+        return self.n_rounds
+
+    @property
+    def divisor(self) -> int | None:
+        """Public number of clients per round; None: the size of the cohort."""
+        return {"full": self.n_clients, "poisson": self.size}.get(self.cohort)
+
+    def cohorts(self, round_index: int, entropy: Entropy, key: int) -> list[Positions]:
+        """Clients of one round; several cohorts are added up before the release.
+
+        `key` fixes the permutations of a run, so that a resumed run goes on with them.
+        """
+        everyone = np.arange(self.n_clients)
+        if self.cohort == "full":
+            return [
+                everyone[start : start + self.size]
+                for start in range(0, self.n_clients, self.size)
+            ]
+        if self.cohort == "permuted":
+            per_pass = ceil(self.n_clients / self.size)
+            epoch, place = divmod(round_index, per_pass)
+            order = _dealt(key, epoch, self.n_clients)
+            return [np.sort(order[place * self.size : (place + 1) * self.size])]
+        source = entropy.child(round_index)
+        if self.cohort == "independent":
+            return [np.sort(source.permutation(self.n_clients)[: self.size])]
+        return [everyone[source.bernoulli(self.n_clients, self.sampling_rate)]]
+
+
+@lru_cache(maxsize=1)
+def _dealt(key: int, epoch: int, n_clients: int) -> Positions:
+    """Order of the clients in one pass; kept for the other rounds of the pass."""
+    order = SeededEntropy(key, epoch).permutation(n_clients)
+    order.flags.writeable = False
+    return order
+
+
+def check_settings(runner: FederatedRunner, n_clients: int) -> None:
+    """Refuse settings that cannot be for so many clients.
+
+    Raises
+    ------
+    ValueError
+        Naming the setting.
+    """
+    if not isinstance(runner.cohort, str):
+        raise TypeError(f"FederatedRunner(cohort={runner.cohort!r}): pass a word.")
+    for name, low, high in (
+        ("n_rounds", 1, inf),
+        ("cohort_size", 1, n_clients),
+        ("min_clients", 1, smallest_cohort(runner, n_clients)),
+    ):
+        value = getattr(runner, name)
+        if value is None and name != "min_clients":
+            continue
+        if not isinstance(value, Integral) or not low <= int(value) <= high:
+            raise ValueError(
+                f"FederatedRunner({name}={value!r}): pass a whole number from {low} to "
+                f"{high} (there are {n_clients} clients)."
+            )
+    for name, allowed in (
+        ("cohort", ("full", "permuted", "independent", "poisson")),
+        ("backend", ("threads", "loky")),
+    ):
+        value = getattr(runner, name)
+        if isinstance(value, str) and value not in allowed:
+            raise ValueError(
+                f"FederatedRunner({name}={value!r}): pass one of {allowed}."
+            )
+    if not isinstance(runner.n_jobs, Integral | None) or runner.n_jobs == 0:
+        raise ValueError(
+            f"FederatedRunner(n_jobs={runner.n_jobs!r}): pass a whole number, or None."
+        )
+    backend = runner.backend
+    if not isinstance(backend, str | None) and not hasattr(backend, "ids"):
+        raise TypeError(
+            f"FederatedRunner(backend={backend!r}): pass 'threads', 'loky', a backend "
+            "or a transport."
+        )
+    if not isinstance(runner.checkpoint, str | os.PathLike | None):
+        raise TypeError(
+            f"FederatedRunner(checkpoint={runner.checkpoint!r}): pass a path."
+        )
+    check_flag("resume", runner.resume)
+    check_flag("secure", runner.secure)
+    if runner.cohort in ("independent", "poisson") and runner.cohort_size is None:
+        raise ValueError(
+            f"FederatedRunner(cohort={runner.cohort!r}) draws a part of the clients: "
+            "pass cohort_size, or cohort='full' for all of them."
+        )
+    if runner.secure and isinstance(runner.backend, str) and runner.backend == "loky":
+        raise ValueError(
+            "FederatedRunner(secure=True, backend='loky'): masked rounds run in one "
+            "process; pass backend='threads' or None."
+        )
+    if runner.resume and runner.checkpoint is None:
+        raise ValueError("FederatedRunner(resume=True) needs a checkpoint path.")
+
+
+def check_masked_sums(runner: FederatedRunner, schedule: Schedule) -> None:
+    """Refuse masked sums that cannot be, before anything is paid.
+
+    Raises
+    ------
+    SecureAggregationError
+        If a sum is of too few clients, or of too many. A Poisson sample is known too
+        late.
+    """
+    if schedule.cohort == "poisson":
+        return
+    least = sure_answers(runner, schedule)
+    if not SMALLEST_COHORT <= least <= schedule.size <= LARGEST_COHORT:
+        raise SecureAggregationError(
+            f"FederatedRunner(secure=True) has sums of {least} to {schedule.size} "
+            f"clients; a masked sum of fewer than {SMALLEST_COHORT} hides nobody, and "
+            f"{LARGEST_COHORT} are the most. Pass another cohort_size."
+        )
+
+
+def sure_answers(runner: FederatedRunner, schedule: Schedule) -> int:
+    """Clients of the smallest sum if all answer; a Poisson sample may be empty."""
+    if schedule.cohort == "poisson":
+        return 0
+    if schedule.cohort == "full":
+        # Cohorts are summed one by one, and each sum is opened.
+        n_sums = ceil(schedule.n_clients / schedule.size)
+        return schedule.n_clients - (n_sums - 1) * schedule.size
+    return smallest_cohort(runner, schedule.n_clients)
+
+
+def smallest_cohort(runner: FederatedRunner, n_clients: int) -> int:
+    """Clients that every round is sure to have, if all answer."""
+    whole = runner.cohort in ("full", "poisson")  # a sample has no sure size
+    if whole or not isinstance(runner.cohort_size, Integral):
+        return n_clients
+    size = min(max(int(runner.cohort_size), 1), n_clients)
+    if runner.cohort == "permuted":
+        return n_clients - (ceil(n_clients / size) - 1) * size
+    return size
+
+
+@dataclass(frozen=True, repr=False)
+class FederatedRunner(FrozenParams):
+    """Run rounds over clients: who takes part, on which engine, with which safety net.
+
+    Parameters
+    ----------
+    n_rounds : int, default=None
+        Releases; None leaves it to the method. Privacy is paid for all of them, also
+        when the method or a callback stops earlier.
+    cohort : {'full', 'permuted', 'independent', 'poisson'}, default='full'
+        Who takes part in a round. 'full': everyone (asked in cohorts of `cohort_size`
+        if that is given, added up, and released once). 'permuted': the next
+        `cohort_size` clients of a random order; a method of one round then goes
+        through all of them once. 'independent': `cohort_size` clients
+        drawn anew. 'poisson': each client with chance ``cohort_size / n_clients``,
+        the one form of sampling that lowers the noise.
+    cohort_size : int, default=None
+        Clients per cohort; None is all.
+    backend : {'threads', 'loky'}, Backend or Transport, default=None
+        Engine. None asks all clients in one vectorised call, or by threads if `n_jobs`
+        is given.
+    n_jobs : int, default=None
+        Threads or processes.
+    min_clients : int, default=1
+        A round that fewer clients answer is an error.
+    checkpoint : str or path-like, default=None
+        File that is written after each release.
+    resume : bool, default=False
+        Go on from `checkpoint` if the file exists. Nothing is paid twice, and a seeded
+        run ends as if it had not been interrupted. Without `resume` an existing file
+        is an error. Rows are not compared: rounds that are left use those at hand, and
+        a finished run is returned as it was. Never resume from an old copy of the file,
+        nor twice at the same time: rounds would be released again for one payment.
+    secure : bool, default=False
+        Clients mask what they send, and only sums of 3 clients or more can be read.
+        The result is the same to the last bit. Needs ``pip install
+        "skfedcal[flower]"``.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator, FederatedRunner, make_federation
+    >>> fed = make_federation(n_clients=20, n_samples=2000, random_state=0)
+    >>> runner = FederatedRunner(cohort="full", cohort_size=5, n_jobs=2)
+    >>> FedTempCalibrator(runner=runner).fit(fed.clients).history_[0].n_cohorts
+    4
+    """
+
+    n_rounds: int | None = None
+    cohort: Cohort = "full"
+    cohort_size: int | None = None
+    backend: Literal["threads", "loky"] | Backend | Transport | None = None
+    n_jobs: int | None = None
+    min_clients: int = 1
+    checkpoint: Any = None
+    resume: bool = False
+    secure: bool = False
+
+    def schedule(self, algorithm: FederatedAlgorithm[Any], n_clients: int) -> Schedule:
+        """Rounds and cohorts of a run, as far as they are public."""
+        check_settings(self, n_clients)
+        n_rounds = algorithm.n_rounds if self.n_rounds is None else self.n_rounds
+        size = n_clients if self.cohort_size is None else self.cohort_size
+        if self.cohort == "permuted" and self.n_rounds is None and n_rounds == 1:
+            n_rounds = ceil(n_clients / size)  # one pass over everybody
+        schedule = Schedule(self.cohort, n_clients, size, n_rounds)
+        if self.secure:
+            check_masked_sums(self, schedule)
+        return schedule
+
+    def release_plan(
+        self,
+        algorithm: FederatedAlgorithm[Any],
+        clients: FederatedDataset | RemoteDataset,
+        unit: Literal["client", "example"],
+    ) -> ReleasePlan:
+        """What a run will release, as far as it is public."""
+        from skfedcal.federation.collecting import plan_releases
+
+        schedule = self.schedule(algorithm, len(clients))
+        return plan_releases(algorithm, clients, unit, schedule)
+
+    def run(
+        self,
+        algorithm: FederatedAlgorithm[Any],
+        clients: FederatedDataset | RemoteDataset | Backend,
+        mechanism: SumMechanism,
+        entropy: Entropy,
+        *,
+        n_classes: int | None = None,
+        on_round: Callable[[Any, RoundRecord], bool] | None = None,
+    ) -> tuple[Any, RoundHistory]:
+        """Return the final state and one record per round.
+
+        `collect` builds the mechanism as well; this is for one that is built already.
+
+        Parameters
+        ----------
+        algorithm : FederatedAlgorithm
+            The method.
+        clients : FederatedDataset, RemoteDataset or Backend
+            Clients in this process, or an engine that reaches them.
+        mechanism : SumMechanism
+            Pays and adds noise.
+        entropy : Entropy
+            Source of the cohorts.
+        n_classes : int, default=None
+            Number of classes; None takes it from the data set.
+        on_round : callable, default=None
+            Called after each round; True stops the run and refunds nothing.
+        """
+        from skfedcal.federation.collecting import run_rounds
+
+        return run_rounds(
+            self,
+            algorithm,
+            clients,
+            mechanism,
+            entropy,
+            n_classes=n_classes,
+            on_round=on_round,
+        )

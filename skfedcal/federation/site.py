@@ -1,0 +1,497 @@
+"""One site: everything that leaves it goes through `Site.handle`.
+
+It admits a request (`_admission`), pays, computes on its own rows, and sends words:
+masked, or plain where its policy allows that. Before rows are touched a request may be
+refused, for reasons that do not depend on them. From then on nothing can fail visibly:
+rows that cannot be computed with send zeros, and only the log of the site says so.
+Needs numpy, and `cryptography` for masks.
+
+- A site from its configuration.
+
+  The entries are in a TOML file of the site, or in ``flower-supernode --node-config``;
+  the site decides on them, and the server never sees them. Needs numpy only, and
+  `cryptography` for keys.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tomllib
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skfedcal._version import __version__
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.exceptions import (
+    BudgetExceededError,
+    SecureAggregationError,
+    SiteRefusalError,
+)
+from skfedcal.federation.endpoint import Request, respond
+from skfedcal.federation.plain import WireError
+from skfedcal.federation.policy import (
+    Admitted,
+    SitePolicy,
+    admit,
+    check_terms,
+    run_and_round,
+    seeded,
+)
+from skfedcal.federation.reading import OwnRows, SiteRows
+from skfedcal.federation.wire import FORMAT, read_request, request_hash
+from skfedcal.federation.words import Words
+
+if TYPE_CHECKING:
+    from skfedcal.federation.masking_client import MaskingClient
+    from skfedcal.federation.roster import Roster, SiteKey
+    from skfedcal.privacy.ledger import PrivacyLedger
+
+Message = dict[str, Any]
+Reply = tuple[Message, Words]
+
+# What went wrong at a site is for the site; the server gets a short text.
+_log = logging.getLogger("skfedcal.site")
+
+# Entries of the state that are not those of the masks.
+_OWN = ("request", "plain_runs", "plain_rounds")
+
+
+class Site:
+    """A client of a federation that answers messages.
+
+    Parameters
+    ----------
+    name : hashable
+        Name of the site, the same in all runs; a string in a deployment.
+    rows : SiteRows, FederatedDataset or callable
+        Its scores and labels; or a function that loads them, which is called once, when
+        they are needed; or, in a simulation, one client whose rows are ready for the
+        algorithm.
+    policy : SitePolicy, default=None
+        Conditions under which it answers; None is ``SitePolicy()``.
+    site_key : SiteKey, default=None
+        Signs the keys of masked rounds.
+    roster : Roster, default=None
+        Sites whose keys are accepted; None trusts the server to pass on true keys.
+    ledger : PrivacyLedger, default=None
+        Account of this site, debited before an answer leaves it.
+    state : mapping, default=None
+        What an earlier message left behind.
+
+    Attributes
+    ----------
+    state : dict
+        Plain numbers, strings, bytes and lists; secret. A process that handles one
+        message keeps it for the next one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal.federation import Site, SiteRows
+    >>> rows = SiteRows(np.array([[2.0, 0.0], [0.5, 1.0]]), np.array([0, 1]))
+    >>> Site("hospital-a", rows).handle("hello", {}, {})[0]["name"]
+    'hospital-a'
+    """
+
+    def __init__(
+        self,
+        name: Hashable,
+        rows: SiteRows | FederatedDataset | Callable[[], SiteRows],
+        *,
+        policy: SitePolicy | None = None,
+        site_key: SiteKey | None = None,
+        roster: Roster | None = None,
+        ledger: PrivacyLedger | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        if isinstance(rows, FederatedDataset) and len(rows) != 1:
+            raise ValueError(f"A site is one client; got rows of {len(rows)}.")
+        if site_key is not None and site_key.name != name:
+            raise ValueError(f"The key of {site_key.name!r} is not that of {name!r}.")
+        self.name = name
+        self.policy = SitePolicy() if policy is None else policy
+        self.state: Message = dict(state or {})
+        self._rows = rows
+        self._site_key, self._roster, self._ledger = site_key, roster, ledger
+
+    def handle(self, kind: str, message: Message, arrays: Mapping[str, Any]) -> Reply:
+        """Answer one message.
+
+        Parameters
+        ----------
+        kind : {'hello', 'answer', 'keys', 'shares', 'masked', 'survivors',
+            'unmask'}
+            What is asked: who it is, a plain answer, or a stage of a masked sum.
+        message : dict
+            Plain values.
+        arrays : mapping of str to ndarray
+            The broadcast, for 'answer' and 'masked'.
+
+        Returns
+        -------
+        message, arrays : dict
+            The reply. A refusal is ``{'refused': text}``; whether there is one, and its
+            text, does not depend on the rows.
+        """
+        try:
+            if kind == "hello":
+                return self._hello(), {}
+            if kind == "answer":
+                return self._plain(message, arrays)
+            if kind in ("keys", "shares", "masked", "survivors", "unmask"):
+                return self._masked(kind, message, arrays)
+            raise SiteRefusalError(f"it knows no message of the kind {kind!r}")
+        except (SiteRefusalError, SecureAggregationError, WireError) as error:
+            _log.warning("refused %r: %s", kind, error)
+            return {"refused": str(error)}, {}
+        except BudgetExceededError as error:
+            _log.warning("refused %r: %s", kind, error)
+            return {"refused": "its budget does not cover the answer"}, {}
+        except Exception as error:
+            # Raised before rows are touched, by a message that is not understood.
+            _log.exception("failed at %r", kind)
+            name = type(error).__name__
+            return {"refused": f"it could not answer {kind!r} ({name})"}, {}
+
+    def _hello(self) -> Message:
+        return {"name": str(self.name), "format": FORMAT, "version": __version__}
+
+    def _plain(self, message: Message, arrays: Mapping[str, Any]) -> Reply:
+        admitted = self._admit(message.get("request"), message, arrays, masked=False)
+        run, index = admitted.run, admitted.round_index
+        runs = self.state.get("plain_runs", ())
+        seen = dict(zip(runs, self.state.get("plain_rounds", ()), strict=True))
+        if index <= seen.get(run, -1):
+            raise SiteRefusalError(f"it answered round {index} of run {run!r} before")
+        # Before anything is computed: a message that fails is not tried again.
+        seen[run] = index
+        self.state |= {"plain_runs": list(seen), "plain_rounds": list(seen.values())}
+        self._pay(admitted)
+        return {"run": run, "round": index}, self._words(admitted)
+
+    def _admit(
+        self, text: Any, message: Message, arrays: Mapping[str, Any], *, masked: bool
+    ) -> Admitted:
+        return admit(
+            text,
+            message,
+            arrays,
+            policy=self.policy,
+            n_classes=self._n_classes,
+            masked=masked,
+        )
+
+    @property
+    def _n_classes(self) -> int | None:
+        """Classes of rows that are ready for the algorithm."""
+        ready = isinstance(self._rows, FederatedDataset)
+        return self._rows.n_classes if ready else None  # type: ignore[union-attr]
+
+    def _masked(self, kind: str, message: Message, arrays: Mapping[str, Any]) -> Reply:
+        own = {name: self.state[name] for name in _OWN if name in self.state}
+        rest = {name: v for name, v in self.state.items() if name not in own}
+        client = self._client(rest)
+        words: Words = {}
+        try:
+            if kind == "keys":
+                text = self._checked_text(message)
+                # By its own reading: keys fit together only where all were asked the
+                # same.
+                reply = client.keys(message, request_hash(text))
+                # Not before: a refused message must not change the round under way.
+                own["request"] = text
+            elif kind == "masked":
+                reply, words = {}, self._masked_words(client, own, message, arrays)
+            else:
+                reply = getattr(client, kind)(message)
+        finally:
+            if kind == "unmask":
+                own.pop("request", None)
+            self.state = {**client.state, **own}
+        return reply, words
+
+    def _client(self, state: Message) -> MaskingClient:
+        from skfedcal.federation.masking_client import MaskingClient
+
+        return MaskingClient(
+            state,
+            site_key=self._site_key,
+            roster=self._roster,
+            min_clients=self.policy.min_clients,
+            max_colluders=self.policy.max_colluders,
+        )
+
+    def _checked_text(self, message: Message) -> str:
+        """Text of the request of a round, refused before keys are made."""
+        from skfedcal.federation.mask_plan import MaskPlan
+
+        run_and_round(message)
+        request = read_request(message.get("request"))
+        check_terms(request, self.policy, self._n_classes, masked=True)
+        plan = MaskPlan.from_message(message)
+        self.policy.check_masks(plan)
+        if self._roster is not None and plan.n_clients > len(self._roster.sites):
+            # Above 50 clients it sees a part of them only, and would count on the
+            # noise of sites that are not there.
+            raise SiteRefusalError(
+                f"the round has {plan.n_clients} clients, its roster "
+                f"{len(self._roster.sites)} sites"
+            )
+        if plan.n_clients > request.n_clients:
+            raise SiteRefusalError(
+                f"the words are wide enough for {request.n_clients} clients, the round "
+                f"has {plan.n_clients}"
+            )
+        return str(message["request"])
+
+    def _masked_words(
+        self,
+        client: MaskingClient,
+        own: Message,
+        message: Message,
+        arrays: Mapping[str, Any],
+    ) -> Words:
+        if "request" not in own:
+            raise SiteRefusalError("no round is under way")
+        admitted = self._admit(own["request"], message, arrays, masked=True)
+
+        def answer() -> Words:
+            # Noise that was drawn is never given away for nothing.
+            self._pay(admitted)
+            return self._words(admitted)
+
+        return client.masked(message, answer, admitted.request.n_min)
+
+    def _words(self, admitted: Admitted) -> Words:
+        """Words of the answer. Touches rows: never raises, whatever they are."""
+        request = admitted.request
+        own = self._own_rows(request)
+        position = None
+        if admitted.position is not None:
+            position = np.array([admitted.position])
+        try:
+            answer = respond(request, own.clients, position, on_failure=_note_failure)
+        except Exception as error:
+            _note_failure(error, len(own.clients))
+            empty = replace(own.clients, offsets=np.zeros(2, dtype=np.int64))
+            answer = respond(request, empty, position, on_failure=_note_failure)
+        if request.unit == "example":
+            # Rows that do not fit send zeros, and are counted.
+            answer = replace(answer, n_units=own.n_rows)
+        return admitted.words.encode(answer)
+
+    def _own_rows(self, request: Request) -> OwnRows:
+        """Rows that fit the request; none where they cannot be read at all."""
+        reading, n_rows = request.reading, 0
+        nothing = SiteRows(np.zeros((0, 1)), np.zeros(0))
+        if isinstance(self._rows, FederatedDataset):
+            return OwnRows(self._rows, self._rows.n_rows, {})
+        assert reading is not None
+        if not getattr(request.algorithm, "reads_rows", True):
+            return reading.read(nothing, self.name)
+        try:
+            if callable(self._rows):
+                self._rows = self._rows()
+            n_rows = len(self._rows)
+            own = reading.read(self._rows, self.name)
+        except Exception as error:
+            _note_failure(error, n_rows)
+            return reading.read(nothing, self.name)._replace(n_rows=n_rows)
+        for why, count in own.unfit.items():
+            if count:
+                _log.warning(
+                    "%d of %d rows do not fit the request and count as zero: %s",
+                    count,
+                    own.n_rows,
+                    why,
+                )
+        return own
+
+    def _pay(self, admitted: Admitted) -> None:
+        request, cost = admitted.request, admitted.cost
+        if self._ledger is None or cost.event is None:
+            return
+        simulated = seeded(request)
+        if simulated and self._ledger.refuses_simulations:
+            raise SiteRefusalError(
+                "noise from a seed (random_state) protects nobody, and its ledger "
+                "books real noise only"
+            )
+        self._ledger.debit(
+            cost.event,
+            label=type(request.algorithm).__name__,
+            mode="simulation" if simulated else "secure",
+            # A claim is about one method in a whole run; an answer with noise of its
+            # own pays for itself, however often it is asked for.
+            run_id=claim_name(request) if cost.kind == "central" else None,
+            details={
+                "unit": request.unit,
+                "noise": cost.kind,
+                "run": admitted.run,
+                "round": admitted.round_index,
+            },
+        )
+
+
+def claim_name(request: Request) -> str:
+    """Name of the debit for what the server says that a run costs."""
+    method = sha256(repr(request.algorithm).encode()).hexdigest()[:16]
+    return f"claim {request.run} {method}"
+
+
+def _note_failure(error: Exception, n_units: int) -> None:
+    """Tell the site, and nobody else, that rows could not be computed with."""
+    _log.error(
+        "%d unit(s) could not be computed and count as zero: %s: %s",
+        n_units,
+        type(error).__name__,
+        error,
+        exc_info=error,
+    )
+
+
+Config = Mapping[str, Any]
+Load = Callable[[Config], SiteRows]
+
+# Names the file of the site where an engine passes no node config.
+ENVIRONMENT = "SKFEDCAL_SITE_CONFIG"
+# Keys that are no conditions of a policy. The last two are set by a simulation.
+_SITE_KEYS = ("site-config", "data-path", "client-id", "site-key", "roster", "ledger",
+        "max-eps", "max-delta", "partition-id", "num-partitions")  # fmt: skip
+
+
+def site_from_config(
+    config: Config,
+    *,
+    load: Load | None = None,
+    state: Mapping[str, Any] | None = None,
+) -> Site:
+    """Site as its node is configured.
+
+    Parameters
+    ----------
+    config : mapping
+        ``site-config``: TOML file with the other entries. ``client-id``: name of the
+        site. ``data-path``: its file (see `SiteRows.load`). ``site-key``, ``roster``:
+        files made by ``skfedcal flower keys``. ``ledger``: file that adds up what the
+        site has answered, with ``max-eps`` and ``max-delta`` as its limits; beside it
+        ``noise`` must be given. All others are conditions of `SitePolicy`.
+    load : callable, default=None
+        ``load(config)`` gives the rows, when a request needs them; None reads
+        ``data-path``.
+    state : mapping, default=None
+        What an earlier message left behind.
+
+    Returns
+    -------
+    Site
+
+    Raises
+    ------
+    ValueError, OSError
+        If an entry is missing or wrong.
+    """
+    config = whole_config(config)
+    name = client_name(config)
+    key, roster = _identity(config, name)
+    if load is None:
+        _check_file(config)
+    return Site(
+        name,
+        # Loaded after a request is admitted and paid: whether that succeeds depends on
+        # the file, and is for the site alone.
+        partial(load or _load_file, config),
+        policy=site_policy(config),
+        site_key=key,
+        roster=roster,
+        ledger=_ledger(config),
+        state=state,
+    )
+
+
+def whole_config(config: Config) -> Config:
+    """Entries of the site's file and of its node; it is an error to give one twice."""
+    path = config.get("site-config") or os.environ.get(ENVIRONMENT)
+    if not path:
+        return config
+    try:
+        entries = tomllib.loads(Path(str(path)).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    both = sorted(set(entries) & set(config))
+    if both:
+        raise ValueError(f"{both[0]} is in {path} and in the node config.")
+    return {**entries, **config}
+
+
+def client_name(config: Config) -> str:
+    """Name of the site: the same in all runs."""
+    if "client-id" in config:
+        return str(config["client-id"])
+    if "partition-id" in config:
+        return f"client-{int(config['partition-id']):06d}"
+    raise ValueError("The site has no client-id: pass a name in its configuration.")
+
+
+def site_policy(config: Config) -> SitePolicy:
+    """Conditions of the site; a key that is no condition is an error."""
+    return SitePolicy.from_config(
+        {k: v for k, v in config.items() if k not in _SITE_KEYS}
+    )
+
+
+def _check_file(config: Config) -> None:
+    """Refuse a site without a file; what is in it is looked at later."""
+    if "data-path" not in config:
+        raise ValueError("The site has no data-path: pass its file.")
+    if not Path(str(config["data-path"])).is_file():
+        raise FileNotFoundError(f"data-path={config['data-path']!r} is not a file.")
+
+
+def _load_file(config: Config) -> SiteRows:
+    return SiteRows.load(str(config["data-path"]))
+
+
+def _identity(config: Config, name: str) -> tuple[SiteKey | None, Roster | None]:
+    if "site-key" not in config and "roster" not in config:
+        return None, None
+    from skfedcal.federation.roster import Roster, SiteKey
+
+    if "site-key" not in config:
+        raise ValueError("roster needs site-key: the others accept signed keys only.")
+    key = SiteKey.load(str(config["site-key"]))
+    if "roster" not in config:
+        return key, None
+    roster = Roster.load(str(config["roster"]))
+    if roster.sites.get(name) != key.public:
+        raise ValueError(f"The roster has no site {name!r}, or another key for it.")
+    return key, roster
+
+
+def _ledger(config: Config) -> PrivacyLedger | None:
+    limits = [name for name in ("max-eps", "max-delta") if name in config]
+    if "ledger" not in config:
+        if limits:
+            raise ValueError(f"{limits[0]} needs ledger: the file that adds it up.")
+        return None
+    from skfedcal.privacy.site_ledger import SiteLedger
+
+    if len(limits) != 2:
+        raise ValueError("ledger needs max-eps and max-delta: the budget of the site.")
+    if "noise" not in config:
+        # Who sets a budget may think that it bounds everything.
+        raise ValueError(
+            "ledger needs noise: exact sums have no eps, and are not in the ledger. "
+            "noise='central' (or 'shared', 'own') refuses them; noise='none' answers "
+            "them beside the budget."
+        )
+    budget = float(config["max-eps"]), float(config["max-delta"])
+    # Noise that the server draws from a seed is booked as a simulation, and paid.
+    return SiteLedger(str(config["ledger"]), budget=budget, require_secure=False)

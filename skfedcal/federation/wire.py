@@ -1,0 +1,268 @@
+"""Requests as plain data: JSON text for the question, numpy arrays for the broadcast.
+
+A site builds algorithms from a fixed list of classes; nothing that it receives is
+executed. The seed of a server does not travel, unless the whole federation is a
+simulation in one process that says so. Needs numpy only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from hashlib import sha256
+from importlib import import_module
+from typing import Any, Literal
+
+import numpy as np
+
+from skfedcal.federation.endpoint import Request
+from skfedcal.federation.plain import WireError, dump, from_plain, parse, read, to_plain
+from skfedcal.federation.reading import Reading
+from skfedcal.methods.scaling.families import Family
+from skfedcal.privacy.codec import BlockCode, Codec
+from skfedcal.privacy.entropy import SeededEntropy
+from skfedcal.privacy.events import PrivacyEvent, event_from_dict
+
+FORMAT = "skfedcal wire 2"
+
+# Classes that a request may name, and where they are.
+ALGORITHMS = {
+    "AccuracyRoot": "skfedcal.methods.accuracy_temperature.rounds",
+    "BiasTemperatureNewton": "skfedcal.methods.bias_temperature.rounds",
+    "BiasTemperaturePosterior": "skfedcal.methods.bias_temperature.rounds",
+    "BiasTemperatureResidual": "skfedcal.methods.bias_temperature.rounds",
+    "ClassHistograms": "skfedcal.methods.bins.rounds",
+    "ClassMoments": "skfedcal.training.class_statistics",
+    "ClassResiduals": "skfedcal.evaluation.rounds",
+    "ClassScoreCounts": "skfedcal.methods.score_curves.rounds",
+    "EceGrid": "skfedcal.methods.accuracy_temperature.rounds",
+    "GapParts": "skfedcal.methods.accuracy_temperature.rounds",
+    "LocalAverage": "skfedcal.methods.scaling.rounds",
+    "MLPAveraging": "skfedcal.methods.network.rounds",
+    "OneVsRestCounts": "skfedcal.evaluation.rounds",
+    "PooledFit": "skfedcal.methods.scaling.rounds",
+    "ScoreCounts": "skfedcal.methods.score_curves.rounds",
+    "SelfTest": "skfedcal.federation.self_test_rounds",
+    "TemperatureAverage": "skfedcal.methods.temperature.rounds",
+    "TemperatureGrid": "skfedcal.methods.temperature.rounds",
+    "TemperatureNewton": "skfedcal.methods.temperature.rounds",
+    "TemperaturePosterior": "skfedcal.methods.temperature.rounds",
+    "TemperatureSearch": "skfedcal.methods.accuracy_temperature.rounds",
+    "TopBinCounts": "skfedcal.methods.top_bins.rounds",
+}
+_FAMILIES = {
+    "MatrixMap": "skfedcal.methods.scaling.families",
+    "OrderPreservingMap": "skfedcal.methods.scaling.families",
+    "VectorMap": "skfedcal.methods.scaling.families",
+}
+_RANDOMIZERS = {
+    "GaussianShares": "skfedcal.privacy.randomizers",
+    "LaplaceShares": "skfedcal.privacy.randomizers",
+    "LocalReports": "skfedcal.privacy.randomizers",
+    "OneHotRows": "skfedcal.privacy.randomizers",
+    "PolyaShares": "skfedcal.privacy.randomizers",
+}
+# Fields of a request that are plain values.
+_PLAIN = ("unit", "n_min", "round_index", "n_clients", "max_colluders")
+_NAMES = {"format", "algorithm", "codec", "randomizer", "reading", "claim", "broadcast",
+          "seed", "run", "simulated", *_PLAIN}  # fmt: skip
+
+
+def write_request(
+    request: Request, *, simulate: bool = False
+) -> tuple[str, dict[str, np.ndarray]]:
+    """Text and arrays of a request.
+
+    Parameters
+    ----------
+    request : Request
+        The question. Its entropy is left out: a site draws from its own system.
+    simulate : bool, default=False
+        Send the seed of clients' noise too; only for sites in this process.
+
+    Raises
+    ------
+    WireError
+        If it holds what sites do not know.
+    """
+    name = type(request.algorithm).__name__
+    if type(request.algorithm).__module__ != ALGORITHMS.get(name):
+        raise WireError(
+            f"{request.algorithm!r} cannot be sent to sites, which know the algorithms "
+            f"{', '.join(ALGORITHMS)}."
+        )
+    arrays = {key: np.asarray(v) for key, v in sorted(request.broadcast.items())}
+    for key, array in arrays.items():
+        _check_array(key, array)
+    seeded = simulate and request.randomizer is not None
+    content = {
+        "format": FORMAT,
+        "algorithm": to_plain(request.algorithm),
+        "codec": to_plain(dict(request.codec.blocks)),
+        "randomizer": to_plain(request.randomizer),
+        "reading": to_plain(request.reading),
+        "claim": None if request.claim is None else request.claim.to_dict(),
+        "broadcast": digest(arrays),
+        "seed": _path(request.entropy) if seeded else None,
+        "run": request.run,
+        "simulated": bool(request.simulated),
+        **{key: to_plain(getattr(request, key)) for key in _PLAIN},
+    }
+    return dump(content), arrays
+
+
+def read_request(text: Any, arrays: Mapping[str, Any] | None = None) -> Request:
+    """Request from its text and arrays.
+
+    Parameters
+    ----------
+    text : str
+        What `write_request` wrote.
+    arrays : mapping of str to ndarray, default=None
+        The broadcast; None leaves it empty, for a look at the rest.
+
+    Raises
+    ------
+    WireError
+        Naming what cannot be read.
+    """
+    if not isinstance(text, str):
+        raise WireError("The request is no text.")
+    request, announced = _question(text)
+    if arrays is None:
+        return request
+    for key, array in arrays.items():
+        _check_array(key, array)
+    if digest(arrays) != announced:
+        raise WireError("The broadcast is not the one that was announced.")
+    return replace(request, broadcast=dict(arrays))
+
+
+def request_hash(text: str) -> bytes:
+    """Hash of the text of a request, and by it of the broadcast."""
+    return sha256(text.encode()).digest()
+
+
+# Clients of a simulation get the same text.
+@lru_cache(maxsize=4)
+def _question(text: str) -> tuple[Request, str]:
+    """Request without its broadcast, and the hash of that."""
+    found = parse(text, "the request")
+    if found.get("format") != FORMAT:
+        raise WireError(
+            f"The request has the format {found.get('format')!r}, this site reads "
+            f"{FORMAT!r}. Install the same version of skfedcal at all sites."
+        )
+    if found.keys() != _NAMES:
+        odd = min(found.keys() ^ _NAMES)
+        state = "unknown" if odd in found else "missing"
+        raise WireError(f"The request has the {state} field {odd!r}.")
+    request = Request(
+        _object(ALGORITHMS, found["algorithm"], "algorithm"),
+        {},
+        _codec(found["codec"]),
+        read(Literal["client", "example"], found["unit"], "unit"),
+        _object(_RANDOMIZERS, found["randomizer"], "randomizer", optional=True),
+        _entropy(found["seed"]),
+        **{key: _count(found[key], key) for key in _PLAIN[1:]},
+        reading=_optional(Reading, found["reading"], "reading"),
+        claim=_claim(found["claim"]),
+        run=read(str, found["run"], "run"),
+        simulated=read(bool, found["simulated"], "simulated"),
+    )
+    return request, read(str, found["broadcast"], "broadcast")
+
+
+def digest(arrays: Mapping[str, Any]) -> str:
+    """Hash of named arrays: their names, types, shapes and bytes."""
+    sha = sha256()
+    for key in sorted(arrays):
+        array = np.ascontiguousarray(arrays[key])
+        head = (key, array.dtype.str.lstrip("<|="), list(np.shape(arrays[key])))
+        sha.update(dump(to_plain(head)).encode() + b"\n" + array.tobytes())
+    return sha.hexdigest()
+
+
+def algorithm_names(request: Request) -> tuple[str, ...]:
+    """Names by which a site may allow the algorithm of a request."""
+    name = type(request.algorithm).__name__
+    family = getattr(request.algorithm, "family", None)
+    return (name,) if family is None else (name, f"{name}:{type(family).__name__}")
+
+
+def _check_array(key: Any, array: Any) -> None:
+    if not isinstance(key, str) or not isinstance(array, np.ndarray):
+        raise WireError(f"The broadcast {key!r} is no array.")
+    if array.dtype.kind not in "fiub" or array.dtype.byteorder == ">":
+        raise WireError(f"The broadcast {key!r} is of type {array.dtype}.")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise WireError(f"The broadcast {key!r} holds numbers that are not finite.")
+
+
+def _find(hint: Any, name: str) -> type:
+    if hint is not Family:
+        raise WireError(f"A field of type {hint} cannot be read.")
+    return _class(_FAMILIES, name, "family")
+
+
+def _class(known: Mapping[str, str], name: Any, where: str) -> type:
+    if not isinstance(name, str) or name not in known:
+        raise WireError(f"{where} {name!r} is unknown; known are {', '.join(known)}.")
+    out: type = getattr(import_module(known[name]), name)
+    return out
+
+
+def _object(
+    known: Mapping[str, str], value: Any, where: str, optional: bool = False
+) -> Any:
+    if value is None and optional:
+        return None
+    if not isinstance(value, dict):
+        raise WireError(f"{where} is {value!r:.80}; expected an object.")
+    cls = _class(known, value.get("class"), where)
+    return from_plain(cls, value, where, _find)
+
+
+def _optional(cls: type, value: Any, where: str) -> Any:
+    return None if value is None else from_plain(cls, value, where)
+
+
+def _codec(value: Any) -> Codec:
+    blocks = read(Mapping[str, BlockCode], value, "codec")
+    for name, code in blocks.items():
+        spec = code.spec
+        whole = min(spec.shape, default=1) >= 1 and spec.groups >= 1
+        if not whole or (spec.shape and spec.shape[0] % spec.groups):
+            raise WireError(f"codec[{name!r}] has no shape that can be.")
+        if not all(x is None or x > 0 for x in (code.step, spec.clip, spec.weight)):
+            raise WireError(f"codec[{name!r}] needs positive numbers.")
+    return Codec(blocks)
+
+
+def _count(value: Any, where: str) -> int:
+    if type(value) is not int or not 0 <= value < 2**62:
+        raise WireError(f"{where} is {value!r:.80}; expected a whole number.")
+    return value
+
+
+def _claim(value: Any) -> PrivacyEvent | None:
+    if value is None:
+        return None
+    try:
+        return event_from_dict(value)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise WireError(f"claim is refused: {error}") from error
+
+
+def _path(entropy: Any) -> list[int] | None:
+    return list(entropy._path) if isinstance(entropy, SeededEntropy) else None
+
+
+def _entropy(value: Any) -> SeededEntropy | None:
+    if value is None:
+        return None
+    numbers = read(tuple[int, ...], value, "seed")
+    if not numbers or min(numbers) < 0:
+        raise WireError("seed must be whole numbers from 0 on.")
+    return SeededEntropy(*numbers)

@@ -1,0 +1,496 @@
+"""FedAccTempCalibrator: the temperature at which confidence equals accuracy.
+
+- Which search FedAccTempCalibrator runs, over which temperatures; all of it public.
+- Federated accuracy temperature scaling.
+"""
+
+import warnings
+from numbers import Integral, Real
+
+import numpy as np
+
+from skfedcal._params import as_number
+from skfedcal._sklearn_compat import Interval, StrOptions
+from skfedcal.clients.arrays import read_array, to_logits
+from skfedcal.exceptions import CalibrationWarning
+from skfedcal.methods.accuracy_temperature.gap_curve import CURVE_GRID
+from skfedcal.methods.accuracy_temperature.rounds import (
+    AccuracyRoot,
+    EceGrid,
+    GapParts,
+    TemperatureSearch,
+    mean_confidence,
+)
+from skfedcal.methods.base import BaseCalibrator
+from skfedcal.methods.temperature.rounds import TemperatureNewton
+from skfedcal.privacy.mixin import CLIP_RANGE
+
+# Searches that an objective has, the first of which 'auto' takes under noise, and what
+# it takes without.
+SEARCHES = {
+    "accuracy": ("two_point", "bisect", "golden"),
+    "nll": ("bisect", "golden"),
+    "ece": ("golden",),
+}
+EXACT = {"accuracy": "newton", "nll": "newton", "ece": "grid"}
+
+# Queries of 'auto', and the fewest that a search can do with. The paper's golden
+# section has K = 5 steps, which are 6 queries.
+_USUAL = {"bisect": 4, "golden": 6}
+_FEWEST = {"two_point": 2, "bisect": 1, "golden": 2}
+# Temperatures asked at once, by the least noise per unit that they are for.
+_POINTS = ((0.03, 2), (0.003, 4), (0.0, 6))
+
+# Public rows that are used.
+_MAX_PUBLIC = 5000
+
+
+def choose_search(params, private):
+    """Search for an objective, as given or the best one.
+
+    Parameters
+    ----------
+    params : FedAccTempCalibrator
+        For its parameters.
+    private : bool
+        Whether there is noise.
+
+    Returns
+    -------
+    search : {'two_point', 'bisect', 'golden', 'newton', 'grid'}
+        The last two are exact.
+    """
+    allowed = SEARCHES[params.objective]
+    if params.search == "auto" and private:
+        return allowed[0]
+    if params.search == "auto":
+        if params.n_queries != "auto":
+            raise ValueError(
+                f"n_queries={params.n_queries!r} has no meaning for the exact search "
+                "that search='auto' takes without noise; pass a search, or eps."
+            )
+        return EXACT[params.objective]
+    if params.search not in allowed:
+        raise ValueError(
+            f"search={params.search!r} does not know objective={params.objective!r}; "
+            f"pass one of {('auto', *allowed)}."
+        )
+    return params.search
+
+
+def choose_queries(n_queries, search, noise):
+    """Temperatures to ask, given the noise of one number per unit."""
+    if n_queries == "auto":
+        if search in _USUAL:
+            return _USUAL[search]
+        return next(n for least, n in _POINTS if noise >= least)
+    if n_queries < _FEWEST[search]:
+        raise ValueError(
+            f"n_queries={n_queries} is too few for search={search!r}, which needs "
+            f"{_FEWEST[search]} at least."
+        )
+    return int(n_queries)
+
+
+def n_asked(total):
+    """Temperatures of one round, from what it released."""
+    if "parts" in total:
+        return (len(total["parts"]) + 1) // 2
+    return len(total["gaps"]) if "gaps" in total else 1
+
+
+def doubt(cal, private):
+    """What is to be said about a fitted temperature, or None."""
+    low, high = (float(v) for v in cal._range())
+    start, stop = cal.temperature_interval_
+    if cal._bounded:
+        return (
+            f"No temperature inside temperature_range={(low, high)} is the optimum: "
+            f"stopped at T = {cal.temperature_:.4g}. The range may be too narrow, or "
+            "the rows all right, all wrong, or without information about the labels."
+        )
+    if not cal._converged:
+        return (
+            f"Not converged after {cal.n_rounds_} rounds: cohorts that change from "
+            "round to round move the optimum. Use cohort='full'."
+        )
+    if private and cal._gain and (start < 1.02 * low or stop > 0.98 * high):
+        return (
+            f"The interval for T, {start:.3g} to {stop:.3g}, reaches the end of "
+            f"temperature_range={(low, high)}; a wider range may give another T."
+        )
+    if cal._gain and (cal.temperature_ < start or cal.temperature_ > stop):
+        return (
+            f"search={cal.search_!r} ended at T = {cal.temperature_:.3g}, outside of "
+            f"the interval that its answers give, {start:.3g} to {stop:.3g}: noise led "
+            "it astray, or there were too few queries. search='two_point' weighs all "
+            "answers."
+        )
+    return None
+
+
+def less_noise(model):
+    """Way to less noise at the same eps, for a message; '' where there is none."""
+    from skfedcal.privacy.models import SourceDP
+
+    other = "DistributedDP(eps, unit='example')"
+    if isinstance(model, SourceDP):
+        return f", and so would noise that is added once: {other}"
+    if model.unit == "client":
+        return f", and so would noise that hides single rows: {other}"
+    return ""
+
+
+def checked_range(temperature_range, prior_temperature):
+    """Lowest and highest temperature; raises for what is no range around the prior."""
+    pair = read_array(temperature_range, "temperature_range")
+    good = pair.shape == (2,) and pair.dtype.kind in "iuf"
+    if not good or not 0 < pair[0] < pair[1] < np.inf:
+        raise ValueError(
+            f"temperature_range={temperature_range!r} must be two finite numbers above "
+            "0, the lower one first."
+        )
+    prior = as_number("prior_temperature", prior_temperature)
+    if not pair[0] <= prior <= pair[1]:
+        raise ValueError(
+            f"prior_temperature={prior_temperature!r} is outside of "
+            f"temperature_range={temperature_range!r}; widen the range."
+        )
+    return pair.astype(np.float64)
+
+
+def public_curve(rows, n_classes, input_type):
+    """Mean confidence of public rows at the temperatures of `CURVE_GRID`."""
+    if rows is None:
+        return ()
+    try:
+        rows = np.asarray(rows, dtype=np.float64)
+    except ValueError as error:
+        raise ValueError(f"public_logits must hold numbers: {error}.") from None
+    rows = rows.reshape(-1, 1) if rows.ndim == 1 else rows
+    fits = rows.ndim == 2 and rows.shape[1] in (n_classes - 1, n_classes)
+    if not fits or not len(rows) or not np.isfinite(rows.max(axis=1)).all():
+        raise ValueError(
+            f"public_logits of shape {rows.shape} must hold rows for {n_classes} "
+            "classes, of the form given to fit, without NaN and +inf."
+        )
+    rows = rows[:: -(-len(rows) // _MAX_PUBLIC)]
+    logits = to_logits(rows, n_classes, input_type=input_type)
+    return tuple(float(v) for v in mean_confidence(logits, np.exp(CURVE_GRID)))
+
+
+# Rows that a client counts for at most, where it is protected as a whole.
+_ROWS = 10
+
+
+class FedAccTempCalibrator(BaseCalibrator):
+    """Divide all logits by the temperature at which confidence equals accuracy.
+
+    Confidence is the probability of the predicted class. Its mean falls as the
+    temperature rises; where it equals the accuracy, the model is right as often as it
+    says. A row moves the gap between the two by at most 1, so that little noise hides
+    it: a method for few labelled rows at some sources, such as hospitals after a change
+    of scanner.
+
+    Parameters
+    ----------
+    eps : float, default=None
+        Budget of differential privacy for a whole client. None adds no noise. To
+        protect single rows pass `privacy`.
+    delta : float, default=None
+        Accepted as everywhere and not needed: Laplace noise has a pure `eps`.
+    objective : {'accuracy', 'nll', 'ece'}, default='accuracy'
+        'accuracy': mean confidence equals accuracy. 'nll': least log loss. 'ece': least
+        calibration error of the predicted class in `n_bins` bins.
+    search : {'auto', 'two_point', 'bisect', 'golden'}, default='auto'
+        'two_point': two to six temperatures in one round, and the posterior mean; for
+        'accuracy'. 'bisect': the sign of the gap, or of the slope of the log loss, one
+        temperature a round. 'golden': golden section on the size of the objective, as
+        the paper has it. 'auto': under noise 'two_point' for 'accuracy', 'bisect' for
+        'nll', 'golden' for 'ece'; without noise the exact optimum.
+    n_queries : int or 'auto', default='auto'
+        Temperatures at which clients are asked; they share the budget. K steps of
+        golden section are K + 1 queries. 'auto' is 6 for 'golden' and 4 for 'bisect';
+        for 'two_point' 2, 4 or 6, the fewer the larger the noise.
+    temperature_range : tuple of float, default=(0.25, 32.0)
+        Lowest and highest temperature.
+    loss_clip : float, default=10.0
+        Bound on the log loss of a row for 'golden', on its slope in 1 / T for 'bisect'.
+    clip : float or 'auto', default='auto'
+        Rows that a client counts for at most where it is protected as a whole: sums
+        over more rows are scaled down to so many. With fewer it counts for less, under
+        the same noise: pass about as many as most clients have. 'auto' is 10.
+    n_bins : int, default=15
+        Equal-width bins of confidence for 'ece'.
+    public_logits : array-like of shape (n_samples, n_columns), default=None
+        Rows of the same model without labels, of the form given to `fit`, that you
+        declare public: the curve of their mean confidence over T is added to a built-in
+        family of such curves, as its most likely one. It helps little, and only under
+        noise. They are part of no sum, and nothing hides them.
+    prior_temperature : float, default=1.0
+        Temperature to be kept where nothing is learnt, and centre of the prior.
+    if_improves : bool, default=True
+        Use `prior_temperature` where, under privacy, the releases say no more about T
+        than was known before (`improves_`).
+    privacy : privacy model, default=None
+        Other settings of privacy, instead of `eps` and `delta`: SourceDP, CentralDP,
+        DistributedDP or SecureAggregation.
+    ledger : PrivacyLedger, default=None
+        Account that is debited before any client is asked.
+    classes : array-like of shape (n_classes,), default=None
+        Labels of the logit columns, in column order. None takes column names that are
+        the labels, else the sorted labels of y.
+    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
+        What the columns of X hold; never guessed.
+    runner : FederatedRunner, default=None
+        Rounds, cohorts, engine and checkpoint.
+    random_state : int, RandomState instance or None, default=None
+        None draws noise and cohorts from the operating system. A seed makes a
+        simulation that can be repeated and guarantees nothing.
+
+    Attributes
+    ----------
+    temperature_ : float
+        The temperature, inside `temperature_range`. Predictions divide by
+        `prior_temperature` instead where `improves_` is false and `if_improves` true.
+    temperature_interval_ : ndarray of shape (2,)
+        Nominal 95 % interval for the temperature of the population: chance in the rows,
+        noise, and what the family of curves leaves open. It takes all answers together:
+        where 'bisect' or 'golden' was led astray by noise, `temperature_` is outside.
+        NaN for 'nll' and 'ece'.
+    search_ : {'two_point', 'bisect', 'golden', 'newton', 'grid'}
+        The search that was used; the last two are exact.
+    n_queries_ : int
+        Temperatures at which clients were asked.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted labels; the order of the columns of `predict_proba`.
+    improves_ : bool
+        Whether the releases, under privacy, narrowed what was known about T; always
+        without.
+    n_clients_, n_rounds_ : int
+        Clients seen and rounds run.
+    privacy_ : PrivacyReport
+        The guarantee of this fit.
+    history_ : list of RoundRecord
+        What each round cost and what the server saw.
+
+    See Also
+    --------
+    FedTempCalibrator : Least log loss, exact or under Gaussian noise.
+    FedTopBinCalibrator : Confidences set bin by bin.
+
+    Notes
+    -----
+    Whom to protect from whom, from the least noise to the most, with d sources of n
+    rows: ``CentralDP(eps, unit="example")``, or ``DistributedDP`` where no server is to
+    see exact sums, adds noise once; ``SourceDP(eps)`` adds that of every source, so
+    that a row is safe if all others conspire, at sqrt(d) times the noise; `eps` alone
+    hides a source as a whole, at n times the noise per row. In the first two a row is
+    one person's only row.
+
+    'two_point' sends the gap of a row in steps from one temperature to the next, whose
+    L1 norm is at most 1. The gap at each of m temperatures then has noise of variance
+    ``2 m / eps**2``, where m separate queries have ``2 m**2 / eps**2``. The posterior
+    compares the gaps with curves of rows whose predicted class leads all others by a
+    gamma law, of any accuracy and several shapes; a curve may leave them by a smooth
+    random one that is zero at the root. The prior of log T is Student's law with 3
+    degrees of freedom and a scale of 0.4 below and 0.8 above `prior_temperature`.
+
+    'golden' is Algorithm 1 of the paper with a new point inside the new bracket, and
+    without its last query, whose answer is not used. As printed it asks 7 times for
+    K = 5 with noise for 6, and spends 7 / 6 of eps.
+
+    References
+    ----------
+    .. [1] "Privacy Preserving Recalibration under Domain Shift", sections 3.2 and 4,
+       appendix C; anonymous text under review.
+
+    Examples
+    --------
+    >>> from skfedcal import FedAccTempCalibrator, make_federation
+    >>> fed = make_federation(n_clients=50, temperature=3.0, noise=0.0, random_state=0)
+    >>> cal = FedAccTempCalibrator().fit(fed.clients)
+    >>> round(cal.temperature_, 1)
+    3.0
+    >>> from skfedcal.privacy import SourceDP
+    >>> cal = FedAccTempCalibrator(privacy=SourceDP(0.2)).fit(fed.clients)
+    >>> cal.search_, cal.n_queries_, cal.privacy_.unit
+    ('two_point', 4, 'example')
+    """
+
+    _parameter_constraints = {
+        **BaseCalibrator._parameter_constraints,
+        "objective": [StrOptions(set(SEARCHES))],
+        "search": [StrOptions({"auto", "two_point", "bisect", "golden"})],
+        "n_queries": [
+            Interval(Integral, 1, 10**4, closed="both"),
+            StrOptions({"auto"}),
+        ],
+        "temperature_range": ["array-like"],
+        "loss_clip": [CLIP_RANGE],
+        "clip": [Interval(Real, 1, 1e6, closed="both"), StrOptions({"auto"})],
+        "n_bins": [Interval(Integral, 1, 2**20, closed="both")],
+        "public_logits": ["array-like", None],
+        "prior_temperature": [Interval(Real, 0, None, closed="neither")],
+    }
+    _fitted_names = ("temperature_", "temperature_interval_", "search_", "n_queries_")
+
+    def __init__(
+        self,
+        eps=None,
+        *,
+        delta=None,
+        objective="accuracy",
+        search="auto",
+        n_queries="auto",
+        temperature_range=(0.25, 32.0),
+        loss_clip=10.0,
+        clip="auto",
+        n_bins=15,
+        public_logits=None,
+        prior_temperature=1.0,
+        if_improves=True,
+        privacy=None,
+        ledger=None,
+        classes=None,
+        input_type="logits",
+        runner=None,
+        random_state=None,
+    ):
+        self.eps = eps
+        self.delta = delta
+        self.objective = objective
+        self.search = search
+        self.n_queries = n_queries
+        self.temperature_range = temperature_range
+        self.loss_clip = loss_clip
+        self.clip = clip
+        self.n_bins = n_bins
+        self.public_logits = public_logits
+        self.prior_temperature = prior_temperature
+        self.if_improves = if_improves
+        self.privacy = privacy
+        self.ledger = ledger
+        self.classes = classes
+        self.input_type = input_type
+        self.runner = runner
+        self.random_state = random_state
+
+    def _make_algorithm(self, setting):
+        low, high = (float(v) for v in np.log(self._range()))
+        center = float(np.log(self.prior_temperature))
+        full_rows = self._full_rows(setting)
+        search = choose_search(self, setting.private)
+        if search == "newton" and self.objective == "nll":
+            return TemperatureNewton()
+        if search == "newton":
+            return AccuracyRoot(low, high, center)
+        if search == "grid":
+            return EceGrid(low, high, center, n_bins=int(self.n_bins))
+        noise = self._noise_per_unit(setting)
+        n_queries = choose_queries(self.n_queries, search, noise)
+        common = {
+            "center": center,
+            "full_rows": full_rows,
+            "public_curve": public_curve(
+                self.public_logits, setting.n_classes, self.input_type
+            ),
+        }
+        if search == "two_point":
+            return GapParts(
+                low, high, n_points=n_queries, n_clients=setting.n_units, **common
+            )
+        return TemperatureSearch(
+            low,
+            high,
+            self.objective,
+            search,
+            n_rounds=n_queries,
+            loss_clip=as_number("loss_clip", self.loss_clip),
+            n_bins=int(self.n_bins),
+            **common,
+        )
+
+    def _full_rows(self, setting):
+        """Rows of a client that counts fully; 0 for sums without a bound."""
+        whole = setting.private and setting.unit == "client"
+        if not isinstance(self.clip, str):
+            if not whole:
+                raise ValueError(
+                    f"clip={self.clip!r} bounds what a client sends that is protected "
+                    "as a whole; leave it out for unit='example' and without noise."
+                )
+            return float(self.clip)
+        if whole:
+            return float(_ROWS)
+        return 1.0 if setting.private else 0.0
+
+    def _noise_per_unit(self, setting):
+        """Spread of one Laplace draw in a sum, if all of eps went into it."""
+        from skfedcal.privacy.models import SourceDP
+
+        if not setting.private:
+            return 0.0
+        model = self._privacy_model()
+        n_draws = setting.n_clients if isinstance(model, SourceDP) else 1
+        eps = float(getattr(model, "eps", 1.0))
+        return np.sqrt(2 * n_draws) / eps / setting.n_units
+
+    def _range(self):
+        return checked_range(self.temperature_range, self.prior_temperature)
+
+    def _set_state(self, state):
+        low, high = self._range()
+        self.temperature_ = float(np.clip(state.temperature, low, high))
+        interval = getattr(state, "interval", np.full(2, np.nan))
+        self.temperature_interval_ = np.clip(interval, low, high)
+        self._gain = getattr(state, "learnt", True)
+        outside = not low <= state.temperature <= high
+        self._bounded = outside or getattr(state, "bounded", False)
+        self._converged = getattr(state, "converged", True)
+
+    def _improves(self):
+        return self._gain
+
+    def _after_fit(self, setting):
+        self.search_ = choose_search(self, setting.private)
+        self.n_queries_ = sum(n_asked(record.total) for record in self.history_)
+        text = doubt(self, setting.private)
+        if text is not None:
+            warnings.warn(text, CalibrationWarning, stacklevel=4)
+
+    def _warn_no_gain(self):
+        kept = f"T = {self.prior_temperature:.4g}"
+        other = less_noise(self._privacy_model())
+        use = (
+            f"Predictions keep {kept}; if_improves=False uses temperature_"
+            if self.if_improves
+            else f"temperature_ is used all the same; if_improves=True keeps {kept}"
+        )
+        warnings.warn(
+            "The releases say hardly more about the temperature than was known before. "
+            f"{use}. More rows or a larger eps would help{other}.",
+            CalibrationWarning,
+            stacklevel=4,
+        )
+
+    def _check_restored(self):
+        for value in (self.temperature_, *self._range()):
+            if not isinstance(value, float) or not 0 < value < np.inf:
+                raise ValueError(f"temperature {value!r} is not positive")
+        interval = self.temperature_interval_
+        if getattr(interval, "shape", None) != (2,) or interval.dtype != np.float64:
+            raise ValueError(f"temperature_interval_={interval!r} is not an interval")
+        known = {*SEARCHES["accuracy"], *EXACT.values()}
+        if self.search_ not in known:
+            raise ValueError(f"search_={self.search_!r} is unknown")
+        if type(self.n_queries_) is not int:
+            raise ValueError(f"n_queries_={self.n_queries_!r} is no whole number")
+
+    def _calibrate(self, logits):
+        logits /= logits.dtype.type(self.temperature_)
+        return logits
+
+    def _unchanged(self, logits):
+        logits /= logits.dtype.type(self.prior_temperature)
+        return logits

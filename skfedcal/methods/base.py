@@ -1,0 +1,346 @@
+"""BaseCalibrator: what all calibrators share, from clients to predictions.
+
+- What is public about a fit before any client is asked.
+- Read what `fit` is given: clients in this process, or a way to reach them.
+- What all calibrators share: reading clients, running rounds, predicting.
+"""
+
+import sys
+import warnings
+from abc import ABCMeta, abstractmethod
+from dataclasses import dataclass
+from math import inf
+
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from skfedcal import _numerics
+from skfedcal._sklearn_compat import (
+    CallbackSupportMixin,
+    KnownParams,
+    RoundCallbacks,
+    StrOptions,
+    fit_context,
+    undone_on_error,
+)
+from skfedcal.clients.arrays import INPUT_TYPES, to_logits
+from skfedcal.clients.forms import (
+    ClassMap,
+    assume_labels_public,
+    check_scores,
+    make_dataset,
+)
+from skfedcal.exceptions import CalibrationWarning
+from skfedcal.federation.collecting import collect
+from skfedcal.federation.runner import FederatedRunner
+from skfedcal.methods.persistence import ExportMixin
+from skfedcal.privacy.mixin import PrivacyMixin
+
+
+@dataclass(frozen=True)
+class FitSetting:
+    """What a method may know before it is run; all of it is public."""
+
+    n_classes: int
+    private: bool
+    unit: str
+    weighted: bool
+    n_clients: int = 1
+    # L2 bound over noise if the whole budget went into one release.
+    strength: float = inf
+    # Rounds that the runner asks for.
+    n_rounds: int | None = None
+    # Clients, or rows, among which one hides.
+    n_units: int = 1
+
+
+def setting_of(model, clients, runner):
+    """What is public about a fit before it is run."""
+    n_units = clients.n_rows if model.unit == "example" else len(clients)
+    return FitSetting(
+        clients.n_classes,
+        model.private,
+        model.unit,
+        clients.weights is not None,
+        len(clients),
+        model.strength(n_units),
+        runner.n_rounds,
+        n_units,
+    )
+
+
+def check_weights(weights, model):
+    """Raise where weights of rows cannot be used."""
+    if weights is None:
+        return
+    if model.private:
+        raise ValueError(
+            "sample_weight cannot be used with privacy: a weighted client could send "
+            "more than its bound. Leave it out, or fit with eps=None."
+        )
+    if not weights.any():
+        raise ValueError("sample_weight is zero for every row; nothing is left to fit.")
+
+
+def read_clients(estimator, X, y, client_ids, sample_weight, model):
+    """Clients of a fit, and which label is which column.
+
+    Returns
+    -------
+    clients : FederatedDataset or RemoteDataset
+        Rows with labels as column numbers, or sites that read theirs so.
+    classes : ClassMap
+        Sorted labels and their columns.
+    """
+    if is_remote(X):
+        clients, classes = X.read(estimator.classes, estimator.input_type)
+        X.check_arguments(y=y, client_ids=client_ids, sample_weight=sample_weight)
+        estimator.n_features_in_ = clients.n_columns
+        return clients, classes
+    clients, classes = make_dataset(
+        estimator,
+        X,
+        y,
+        client_ids,
+        sample_weight=sample_weight,
+        classes=estimator.classes,
+        input_type=estimator.input_type,
+        private=model.private,
+    )
+    check_weights(clients.weights, model)
+    return clients, classes
+
+
+def is_remote(X):
+    """Whether `fit` was given sites that keep their rows."""
+    # Who has remote clients has imported their module; others need not wait for it.
+    module = sys.modules.get("skfedcal.federation.remote")
+    return module is not None and isinstance(X, module.RemoteClients)
+
+
+class BaseCalibrator(
+    ExportMixin,
+    CallbackSupportMixin,
+    PrivacyMixin,
+    KnownParams,
+    ClassifierMixin,
+    BaseEstimator,
+    metaclass=ABCMeta,
+):
+    """Base class of calibrators; a subclass fills in three hooks.
+
+    ``_make_algorithm(setting)`` builds the federated algorithm from the parameters,
+    ``_set_state(state)`` names the result, ``_calibrate(logits)`` maps centred logits,
+    one column per class in the order of the input, to calibrated logits.
+    """
+
+    _parameter_constraints = {
+        **PrivacyMixin._privacy_constraints,
+        "classes": ["array-like", None],
+        "input_type": [StrOptions(set(INPUT_TYPES))],
+        "runner": [FederatedRunner, None],
+        "if_improves": ["boolean"],
+    }
+
+    # Under metadata routing `client_ids` reaches `fit` without set_fit_request.
+    __metadata_request__fit = {"client_ids": True}
+
+    # What to say about unit='example' where a method knows it.
+    _other_unit = ""
+
+    # Fitted attributes beyond those of every calibrator, for `save`.
+    _fitted_names: tuple[str, ...] = ()
+
+    @fit_context()
+    def fit(self, X, y=None, *, client_ids=None, sample_weight=None):
+        """Fit the calibration map from clients.
+
+        Parameters
+        ----------
+        X : list of (logits, labels) pairs, list of arrays, array-like or RemoteClients
+            All of these are read: ``fit([(Z1, y1), ...])``, ``fit({name: (Z1, y1)})``,
+            ``fit([Z1, ...], [y1, ...])``, ``fit(Z, y)`` (one client) and
+            ``fit(Z, y, client_ids=ids)``. `RemoteClients` are sites that keep their
+            rows.
+        y : array-like of shape (n_samples,), or list of these, default=None
+            Labels; omitted when `X` is a list of pairs.
+        client_ids : array-like of shape (n_samples,), default=None
+            Client that owns each row. None makes all rows one client. With a list of
+            clients: one name per client.
+        sample_weight : array-like of shape (n_samples,), or list of these, default=None
+            Weight of each row: 0 leaves it out, 2 counts it twice. Not with privacy,
+            where the bound on a client would no longer hold.
+
+        Returns
+        -------
+        self : object
+            Fitted calibrator.
+        """
+        with undone_on_error(self):
+            model = self._privacy_model()
+            clients, classes = read_clients(
+                self, X, y, client_ids, sample_weight, model
+            )
+            numbered = classes.plain and self.n_features_in_ in (1, len(classes))
+            assumptions = ()
+            if model.private and self.classes is None and not numbered:
+                assumptions = assume_labels_public(stacklevel=4)
+            runner = self.runner if self.runner is not None else FederatedRunner()
+            setting = setting_of(model, clients, runner)
+            algorithm = self._make_algorithm(setting)
+            self._class_map, self.classes_ = classes, classes.classes
+            self.improves_ = True  # callbacks may predict in between
+            callbacks = RoundCallbacks(self, lambda state, _: self._set_state(state))
+            found = collect(
+                algorithm,
+                clients,
+                privacy=model,
+                runner=runner,
+                ledger=self.ledger,
+                entropy=self._entropy(model),
+                label=type(self).__name__,
+                split=self._noise_split(),
+                assumptions=assumptions,
+                clone_number=self._clone_number,
+                on_start=callbacks.start,
+                on_round=callbacks.round,
+            )
+            self.history_, self.privacy_ = found.history, found.report
+            self._set_state(found.state)
+            self.n_clients_, self.n_rounds_ = found.n_clients, len(found.history)
+            self.improves_ = not setting.private or bool(self._improves())
+            self._after_fit(setting)
+            if not self.improves_:
+                self._warn_no_gain()
+            callbacks.end()
+            return self
+
+    def decision_function(self, X):
+        """Calibrated logits.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_columns)
+            Scores of the form given to `fit`.
+
+        Returns
+        -------
+        logits : ndarray of shape (n_samples,) or (n_samples, n_classes)
+            One column of log-odds when there are two classes.
+        """
+        logits = self._calibrated_logits(X)
+        return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
+
+    def predict_proba(self, X):
+        """Calibrated probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_columns)
+            Scores of the form given to `fit`.
+
+        Returns
+        -------
+        proba : ndarray of shape (n_samples, n_classes)
+            One column per entry of `classes_`, in the dtype of X.
+        """
+        logits = self._calibrated_logits(X)
+        return _numerics.softmax(logits, out=logits)
+
+    def predict_log_proba(self, X):
+        """Logarithm of the calibrated probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_columns)
+            Scores of the form given to `fit`.
+
+        Returns
+        -------
+        log_proba : ndarray of shape (n_samples, n_classes)
+            One column per entry of `classes_`.
+        """
+        return _numerics.log_softmax(self._calibrated_logits(X))
+
+    def predict(self, X):
+        """Most probable class of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_columns)
+            Scores of the form given to `fit`.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,)
+            Entries of `classes_`.
+        """
+        # Before `classes_` is read: an unfitted estimator must say so.
+        logits = self._calibrated_logits(X)
+        return self.classes_[logits.argmax(axis=1)]
+
+    def _calibrated_logits(self, X):
+        check_is_fitted(self)
+        scores = check_scores(self, X, reset=False)
+        logits = to_logits(
+            scores,
+            len(self.classes_),
+            input_type=self.input_type,
+            warn=True,
+            stacklevel=4,
+        )
+        logits = _numerics.center(logits)
+        used = self.improves_ or not self.if_improves
+        out = self._calibrate(logits) if used else self._unchanged(logits)
+        return out if self._class_map.in_order else out[:, self._class_map.order]
+
+    def _restore_classes(self, classes, order):
+        self._class_map = ClassMap(classes, order)
+        self.classes_ = classes
+
+    def _noise_split(self):
+        """How noise is divided over blocks."""
+        return "split"
+
+    def _after_fit(self, setting):
+        """Warn about a result that should be looked at."""
+
+    def _improves(self):
+        """Whether what was released is more than what noise alone would be."""
+        return True
+
+    def _unchanged(self, logits):
+        """Input as the output of a calibrator that is not used."""
+        return logits
+
+    def _warn_no_gain(self):
+        use = (
+            "Predictions are those of the input; if_improves=False uses the map"
+            if self.if_improves
+            else "The map is used all the same; if_improves=True would not"
+        )
+        warnings.warn(
+            "What the clients sent is no more than the noise explains, so that the "
+            f"calibration map is as likely to do harm as good. {use}. More clients or "
+            f"a larger eps would help{self._other_unit}.",
+            CalibrationWarning,
+            stacklevel=4,
+        )
+
+    @abstractmethod
+    def _make_algorithm(self, setting):
+        """Federated algorithm with the parameters of this estimator."""
+
+    @abstractmethod
+    def _set_state(self, state):
+        """Fitted attributes from the state of the server."""
+
+    @abstractmethod
+    def _calibrate(self, logits):
+        """Calibrated logits from centred logits; may work in place."""
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        # Accuracy is that of the incoming logits.
+        tags.classifier_tags.poor_score = True
+        return tags

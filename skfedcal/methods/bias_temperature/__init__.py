@@ -1,0 +1,1 @@
+"""Bias and temperature scaling: `FedBiasTempCalibrator`."""

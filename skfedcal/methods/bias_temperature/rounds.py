@@ -1,0 +1,896 @@
+"""Bias and temperature scaling: what clients send, and what the server does.
+
+- Class biases and a temperature by safeguarded Newton steps on summed derivatives.
+
+- Class bias and temperature under noise, from label-shift-aware residuals.
+
+  A client whose labels are skewed has residuals ``onehot - p`` that say more about its
+  skew than about the model. It knows its own label frequencies, though: measured
+  against ``softmax(z / T + b + log(own / prior))``, its residual carries the model's
+  fault and not its skew, is several times shorter, and so loses less to the clip and
+  the noise.
+
+- Residual bins: what bias and temperature leave over, by class and probability.
+
+  Bins are hat functions with nodes one apart in the logit of the probability, so that
+  the correction is continuous. Below the first node it fades in proportion to the
+  probability: a class without probability gets none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import e, exp, log
+
+import numpy as np
+
+from skfedcal import _numerics
+from skfedcal.clients.dataset import Block, FederatedDataset
+from skfedcal.contract import Array, Arrays, BlockSpec, Field, Form, Sums
+from skfedcal.methods.bias_temperature.bias_moments import (
+    BIAS_BOUND,
+    SoftmaxMoments,
+    arrow_size,
+    full_size,
+    gaps,
+    unpack,
+)
+from skfedcal.methods.temperature.moments import row_sums
+from skfedcal.methods.temperature.rounds import (
+    LOG_BOUND,
+    PrivateState,
+    TemperaturePosterior,
+)
+
+# Points in log(1 / T) of the first round: close together where networks lie.
+START_GRID = np.array([-LOG_BOUND, -4.6, -2.3, -1.3, -0.65, 0.0, 0.65, 2.3, LOG_BOUND])
+
+# Longest step of a round, in a bias; 1 / T changes by a factor of e at most.
+_MAX_STEP = 2.0
+
+# All products of two classes are sent up to this many classes (63 kB per client at
+# 100); beyond it their diagonal, and the server learns the rest from its steps.
+MAX_FULL = 128
+_MEMORY = 10
+
+# Gain per row, and length, of a step after which no further one is needed. A Newton
+# step leaves about the square of its own error, a step of learned curvature a part.
+_SMALL_GAIN = {True: 1e-7, False: 1e-10}
+_SMALL_STEP = 1e-2
+
+# Gain per row that rounding may hide at the optimum.
+_NEAR_GAIN = 1e-6
+
+# Slope and curvature per row below which the loss is flat in the temperature.
+_FLAT = 1e-9
+
+# A loss per row that is higher by no more than this is not worse: rounding.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class BiasState:
+    """Best point so far, the point that is asked next, and what is known of the loss.
+
+    Points are ``(log(1 / T), b_1, ..., b_c)``. `gradient` is that at `best` in
+    ``(beta, b)``; `steps` and `changes` are the last steps and the changes of the
+    gradient along them, zero where there were fewer.
+    """
+
+    best: Array
+    asked: Array
+    gradient: Array
+    steps: Array
+    changes: Array
+    loss: float = np.inf
+    gain: float = np.inf
+    started: bool = False
+    finished: bool = False
+    flat: bool = False
+
+    @property
+    def temperature(self) -> float:
+        return exp(-self.best[0])
+
+    @property
+    def bias(self) -> Array:
+        return self.best[1:] - self.best[1:].mean()
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the loss is flat in the temperature, or falls beyond a bound."""
+        edge = np.abs(self.best) >= _bounds(len(self.best)) - 1e-6
+        return self.flat or bool(edge.any())
+
+    @property
+    def converged(self) -> bool:
+        """Whether the optimum was reached and lies inside the bounds."""
+        # Cohorts that change can end the steps while the last gradient promises more.
+        return self.finished and not self.bounded and self.gain <= _NEAR_GAIN
+
+
+@dataclass(frozen=True, slots=True)
+class BiasTemperatureNewton:
+    """Minimise the pooled log loss in ``beta = 1 / T`` and class biases, exactly.
+
+    The first round asks for slopes and the diagonal of the curvature at a few
+    temperatures and starts from the best one. Later rounds ask for loss, gradient and
+    curvature at one point. A point that is worse than the last one is drawn back toward
+    it: the loss never rises from round to round.
+
+    Parameters
+    ----------
+    ridge : float, default=1e-5
+        Weight of ``|b|^2 / 2`` beside the mean log loss. It keeps the bias of a class
+        without rows finite and makes the biases add up to 0.
+    n_rounds : int, default=30
+        Most rounds; outputs of real networks take 3 or 4.
+    """
+
+    ridge: float = 1e-5
+    n_rounds: int = 30
+
+    def init(self, n_classes: int) -> BiasState:
+        size = n_classes + 1
+        memory = np.zeros((0 if n_classes <= MAX_FULL else _MEMORY, size))
+        zero = np.zeros(size)
+        return BiasState(zero, zero, zero, memory, memory)
+
+    def broadcast(self, state: BiasState) -> Arrays:
+        points = state.asked[None]
+        if not state.started:
+            points = np.zeros((len(START_GRID), len(state.asked)))
+            points[:, 0] = START_GRID
+        return {"points": points, "started": np.asarray(state.started)}
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        n_points, size = broadcast["points"].shape
+        full = bool(broadcast["started"]) and size - 1 <= MAX_FULL
+        n_values = (full_size if full else arrow_size)(size - 1)
+        return {"derivatives": BlockSpec((n_points, n_values))}
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        size = n_classes + 1
+        return (
+            {
+                "points": Field((len(START_GRID), size)),
+                "started": Field((), "flag"),
+            },
+            {"points": Field((1, size)), "started": Field((), "flag")},
+        )
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+        shape = self.spec(broadcast)["derivatives"].shape
+        full = bool(broadcast["started"]) and clients.n_classes <= MAX_FULL
+        out = np.zeros((len(clients), *shape))
+        for block in clients.blocks():
+            away = gaps(block)
+            for i, point in enumerate(broadcast["points"]):
+                moments = SoftmaxMoments(block, away, exp(point[0]), point[1:])
+                sums = moments.full() if full else moments.arrow()
+                out[block.clients, i] += sums
+        return {"derivatives": out}
+
+    def update(self, state: BiasState, total: Sums, n_clients: int) -> BiasState:
+        sums = total["derivatives"]
+        if not sums[0, 0] > 0:  # a cohort without rows says nothing
+            return state
+        if not state.started:
+            return _start(state, sums, self.ridge)
+        n_classes = len(state.asked) - 1
+        full = n_classes <= MAX_FULL
+        loss, gradient, curvature = unpack(sums[0], n_classes, full)
+        bias = state.asked[1:]
+        loss += self.ridge / 2 * float(bias @ bias)
+        if loss > state.loss + _ROUNDING * (1 + abs(state.loss)):
+            return _draw_back(state, loss, gradient)
+        gradient[1:] += self.ridge * bias
+        curvature[1:, 1:] += self.ridge * np.eye(n_classes)
+        state = _accept(state, loss, gradient)
+        if not full:
+            curvature = _learned(curvature, state)
+        return _step(state, gradient, curvature, _SMALL_GAIN[full])
+
+    def done(self, state: BiasState) -> bool:
+        return state.finished
+
+
+def _start(state: BiasState, sums: Array, ridge: float) -> BiasState:
+    """Best temperature of the grid, and a first guess of the biases."""
+    n_classes = len(state.asked) - 1
+    parts = [unpack(row, n_classes, full=False) for row in sums]
+    losses = np.array([loss for loss, _, _ in parts])
+    # Among equals the one nearest to T = 1; a loss of 0 is 0 from some point on.
+    order = np.argsort(np.abs(START_GRID), kind="stable")
+    lowest = int(order[losses[order] <= losses.min() + _FLAT][0])
+    best = np.zeros(n_classes + 1)
+    best[0] = START_GRID[lowest]
+    state = replace(state, best=best, loss=float(losses[lowest]), started=True)
+    slopes = np.array([gradient[0] for _, gradient, _ in parts])
+    bends = np.array([curvature[0, 0] for _, _, curvature in parts]) + slopes
+    rising = np.flatnonzero((slopes[:-1] < 0) & (slopes[1:] > 0))
+    if not rising.size:
+        return replace(state, asked=best)
+    i = int(rising[0])
+    width = START_GRID[i + 1] - START_GRID[i]
+    part = _root(slopes[i : i + 2], width * bends[i : i + 2])
+    here = best.copy()
+    here[0] = START_GRID[i] + part * width
+    (_, left, left_curvature), (_, right, right_curvature) = parts[i : i + 2]
+    gradient = (1 - part) * left + part * right
+    curvature = (1 - part) * left_curvature + part * right_curvature
+    gradient[0] = 0.0
+    curvature[1:, 1:] += ridge * np.eye(n_classes)
+    return replace(state, asked=_move(here, gradient, curvature)[0])
+
+
+def _root(values: Array, slopes: Array) -> float:
+    """Root in (0, 1) of the cubic with these values and slopes at 0 and 1."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        t = (low + high) / 2
+        s = 1 - t
+        value = s * s * ((1 + 2 * t) * values[0] + t * slopes[0])
+        value += t * t * ((1 + 2 * s) * values[1] - s * slopes[1])
+        low, high = (t, high) if value < 0 else (low, t)
+    return (low + high) / 2
+
+
+def _accept(state: BiasState, loss: float, gradient: Array) -> BiasState:
+    """Make the asked point the best one and remember the step to it."""
+    beta = exp(state.asked[0])
+    here = np.concatenate([[gradient[0] / beta], gradient[1:]])
+    steps, changes = state.steps, state.changes
+    if len(steps) and state.gradient.any():
+        step = state.asked - state.best
+        step[0] = beta - exp(state.best[0])
+        steps = np.vstack([steps[1:], step])
+        changes = np.vstack([changes[1:], here - state.gradient])
+    return replace(
+        state,
+        best=state.asked,
+        loss=loss,
+        gradient=here,
+        steps=steps,
+        changes=changes,
+    )
+
+
+def _draw_back(state: BiasState, loss: float, gradient: Array) -> BiasState:
+    """Ask at the lowest point of the cubic between the best point and a worse one."""
+    first, last = exp(state.best[0]), exp(state.asked[0])
+    step = state.asked - state.best
+    step[0] = last - first
+    slope = float(state.gradient @ step)
+    end = float(gradient[0] / last * step[0] + gradient[1:] @ step[1:])
+    part = 0.5
+    if slope < 0 and np.isfinite(loss):
+        rise = loss - state.loss
+        bend = slope + end - 2 * rise
+        root = np.sqrt(max((rise * 3 - end - 2 * slope) ** 2 - 3 * bend * slope, 0.0))
+        denominator = rise * 3 - end - 2 * slope + root
+        if denominator > 0:
+            part = -slope / denominator
+    part = float(np.clip(part, 0.1, 0.5))
+    asked = state.best + part * step
+    asked[0] = log(first + part * step[0])
+    # Nothing between the two points is better than rounding can tell.
+    still = float(np.abs(asked - state.best).max()) < 1e-10
+    return replace(state, asked=asked, finished=still)
+
+
+def _learned(curvature: Array, state: BiasState) -> Array:
+    """Curvature corrected along past steps (BFGS)."""
+    beta = exp(state.best[0])
+    for step, change in zip(state.steps, state.changes, strict=True):
+        # Steps were in beta; the curvature is in its relative change.
+        step, change = step.copy(), change.copy()
+        step[0] /= beta
+        change[0] *= beta
+        product = float(step @ change)
+        along = curvature @ step
+        length = float(step @ along)
+        if product <= 1e-10 * length or length <= 0:
+            continue
+        curvature = curvature + np.outer(change, change) / product
+        curvature -= np.outer(along, along) / length
+    return curvature
+
+
+def _step(
+    state: BiasState, gradient: Array, curvature: Array, small: float
+) -> BiasState:
+    """Move on from the best point; a step that gains little is the last one."""
+    flat = max(abs(gradient[0]), curvature[0, 0]) <= _FLAT
+    asked, gain, whole = _move(state.best, gradient, curvature)
+    length = float(np.abs(asked - state.best).max())
+    finished = whole and gain <= small and length <= _SMALL_STEP
+    finished |= length == 0.0
+    # The last step is not checked: so short a step gains what it promises.
+    best = asked if finished else state.best
+    return replace(
+        state, best=best, asked=asked, gain=gain, finished=finished, flat=flat
+    )
+
+
+def _move(here: Array, gradient: Array, curvature: Array) -> tuple[Array, float, bool]:
+    """Newton step inside the bounds: where to, its gain, and whether it is whole."""
+    bounds = _bounds(len(here))
+    free = ~((here <= -bounds) & (gradient > 0)) & ~((here >= bounds) & (gradient < 0))
+    free[0] &= max(abs(gradient[0]), curvature[0, 0]) > _FLAT
+    step = np.zeros_like(here)
+    part = curvature[np.ix_(free, free)]
+    # Rounding leaves an arrow without its point, or a flat temperature, singular.
+    part[np.diag_indices_from(part)] += 1e-13 + 1e-12 * np.diag(part).max(initial=0.0)
+    step[free] = _solve(part, -gradient[free])
+    if free[1:].all():
+        # A common shift of the biases changes nothing but the ridge.
+        step[1:] -= step[1:].mean()
+    gain = -float(gradient @ step) / 2
+    longest = float(np.abs(step[1:]).max())
+    share = min(1.0, _MAX_STEP / max(longest, 1e-300))
+    limit = e - 1 if step[0] > 0 else 1 - 1 / e
+    share = min(share, limit / max(abs(step[0]), 1e-300))
+    asked = here + share * step
+    asked[0] = here[0] + np.log1p(share * step[0])
+    return np.clip(asked, -bounds, bounds), gain, share == 1.0
+
+
+def _solve(matrix: Array, right: Array) -> Array:
+    """Solution, or the step of the diagonal alone where that does not descend."""
+    try:
+        found = np.linalg.solve(matrix, right)
+    except np.linalg.LinAlgError:
+        found = np.full_like(right, np.nan)
+    if np.isfinite(found).all() and found @ right >= 0:
+        return found
+    return right / np.maximum(np.diag(matrix), 1e-12)
+
+
+def _bounds(size: int) -> Array:
+    out = np.full(size, BIAS_BOUND)
+    out[0] = LOG_BOUND
+    return out
+
+
+# Public constants; how they were chosen is in the user guide (study).
+# Bound on the length of a client's mean residual.
+RESIDUAL_CLIP = 0.04
+# Unit and least value of the mean of 1 - sum p^2, which gives the curvature. A client
+# is clipped as a whole, so that their ratio, which is the step, is not.
+_GINI_UNIT, _GINI_FLOOR = 0.45, 0.036
+# A client with this many rows counts fully, one with fewer in proportion.
+_FULL_ROWS = 10
+# Pseudo-rows per class in a client's own label frequencies.
+_SMOOTHING = 0.5
+# Rows of a usual client: how far chance in its labels moves the optimum. What decides
+# whether to use the result reckons with fewer.
+_USUAL_ROWS, _FEWER_ROWS = 50, 25
+# Standard deviations by which the slope at T = 1 must differ from 0.
+_STANDS_OUT = 1.2
+# The root mean square of the biases is taken to be log-uniform between these.
+_SPREADS = np.geomspace(0.1, 1.0, 60)
+# Noise matters more in c residuals than in two numbers for the temperature; more of
+# the budget goes to the latter where T turns out to be far from 1.
+_RESIDUAL_WEIGHT, _FAR, _MAX_WEIGHT = 2.0, 0.25, 64.0
+# Share of the budget that measures label frequencies; their least value and their usual
+# standard deviation, both over 1 / c.
+_PRIOR_SHARE, _LEAST_PRIOR, _USUAL_SPREAD = 0.2, 0.1, 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class BiasPosteriorState(PrivateState):
+    """Posterior of bias and temperature after some releases.
+
+    `weighted / precision` is the estimate of the bias before it is shrunk, `length`
+    its squared length, `variance` that of its entries, with that of the labels, and
+    `scatter` the same if clients have few rows; `gini` and `gini_precision` add up the
+    releases of the curvature. `prior` are the class frequencies of the population,
+    empty where residuals are not adjusted or the frequencies are yet to be measured;
+    `doubt` is the variance of their logarithm, which the bias takes over.
+    """
+
+    bias: Array = field(default_factory=lambda: np.empty(0))
+    weighted: Array = field(default_factory=lambda: np.empty(0))
+    precision: float = 0.0
+    length: float = 0.0
+    variance: float = np.inf
+    scatter: float = np.inf
+    shrinkage: float = 0.0
+    gini: float = 0.0
+    gini_precision: float = 0.0
+    prior: Array = field(default_factory=lambda: np.empty(0))
+    doubt: float = 0.0
+
+    @property
+    def bias_improves(self) -> bool:
+        """Whether the estimate is longer than noise and chance would make it.
+
+        By three standard deviations of its squared length.
+        """
+        n_free = len(self.bias) - 1
+        return self.length > self.scatter * (n_free + 3 * float(np.sqrt(2 * n_free)))
+
+    @property
+    def bias_is_noise(self) -> bool:
+        """Whether the estimate is short even for noise; shrinkage does the rest."""
+        return self.length <= (len(self.bias) - 1) * self.variance / 2
+
+    @property
+    def improves(self) -> bool:
+        """Whether to use the result.
+
+        The temperature has a part of the budget only, so that less is asked of it than
+        where it stands alone. Noise passes in a third of fits; what it does is small.
+        """
+        return self.evidence > _STANDS_OUT or self.bias_improves
+
+
+@dataclass(frozen=True, slots=True)
+class BiasTemperaturePosterior:
+    """Posterior mean of bias and temperature from noisy residuals and slopes.
+
+    In each round a client sends two blocks: its mean residual with one number for the
+    curvature, and slope and curvature of its loss in ``log(1 / T)`` at the plain
+    probabilities, as in `TemperaturePosterior`. The server turns each release into a
+    Newton estimate of the bias with known variance, averages them, and shrinks the
+    average by the posterior mean under a normal prior whose spread it learns from the
+    average itself.
+
+    Parameters
+    ----------
+    prior : tuple of float, default=()
+        Class frequencies of the population; empty leaves residuals unadjusted.
+    private_prior : bool, default=False
+        Spend the first round on label frequencies and adjust by these.
+    clip : float, default=RESIDUAL_CLIP
+        Bound on the length of a client's mean residual.
+    n_rounds : int, default=5
+        Releases.
+    """
+
+    prior: tuple[float, ...] = ()
+    private_prior: bool = False
+    clip: float = RESIDUAL_CLIP
+    n_rounds: int = 5
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Parts of the budget, where the first round is of another kind."""
+        if not self.private_prior:
+            return ()
+        rest = self.n_rounds - 1
+        return (_PRIOR_SHARE, *[(1 - _PRIOR_SHARE) / rest] * rest)
+
+    def n_values(self, n_classes: int) -> int:
+        """Most numbers of a round."""
+        return n_classes + 3
+
+    def init(self, n_classes: int) -> BiasPosteriorState:
+        zero = np.zeros(n_classes)
+        return BiasPosteriorState(bias=zero, weighted=zero, prior=np.array(self.prior))
+
+    def broadcast(self, state: BiasPosteriorState) -> Arrays:
+        return {
+            "log_beta": np.asarray(state.log_beta),
+            "clip": np.asarray(state.clip),
+            "bias": state.bias,
+            "prior": state.prior,
+        }
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        n_classes = len(broadcast["bias"])
+        if self._asks_labels(broadcast):
+            return {"labels": BlockSpec((n_classes,), clip=1.0)}
+        far = abs(float(broadcast["log_beta"])) / _FAR
+        weight = min(max(far**2, 1.0), _MAX_WEIGHT)
+        return {
+            "residual": BlockSpec((n_classes + 1,), clip=1.0, weight=_RESIDUAL_WEIGHT),
+            "slopes": BlockSpec((2,), clip=1.0, weight=weight),
+        }
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        if len(self.prior) not in (0, n_classes):
+            raise ValueError(f"prior has {len(self.prior)} entries of {n_classes}")
+        form = {"log_beta": Field(), "clip": Field(), "bias": Field((n_classes,))}
+        return tuple({**form, "prior": Field((size,))} for size in (0, n_classes))
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+        counts = label_counts(clients)
+        rows = clients.sizes[:, None]
+        if self._asks_labels(broadcast):
+            return {"labels": counts / np.maximum(rows, _FULL_ROWS)}
+        n_classes = clients.n_classes
+        offset = _offsets(counts, broadcast["prior"])
+        sums = np.zeros((len(clients), n_classes + 3))
+        for block in clients.blocks():
+            sums[block.clients] += _residual_sums(broadcast, block, offset)
+        sums[:, :n_classes] += counts
+        # One divisor for a residual and its curvature: small clients must not bend
+        # the step.
+        own = sums[:, : n_classes + 1] / np.maximum(rows, _FULL_ROWS)
+        own /= np.array([self.clip] * n_classes + [_GINI_UNIT])
+        full = np.maximum(rows, self._temperature.full_rows)
+        slopes = sums[:, n_classes + 1 :] / full
+        # Curvature in log(beta) from that in beta, and both in units of their clips.
+        slopes[:, 1] += slopes[:, 0]
+        slopes /= np.array([float(broadcast["clip"]), self._temperature.curvature_clip])
+        return {"residual": own, "slopes": slopes}
+
+    def update(
+        self, state: BiasPosteriorState, total: Sums, n_clients: int
+    ) -> BiasPosteriorState:
+        if "labels" in total:
+            noise = total.noise.get("labels", 0.0) / n_clients
+            prior, doubt = _estimated_prior(total["labels"] / n_clients, noise)
+            return replace(state, prior=prior, doubt=doubt)
+        noise = max(total.noise.get("residual", 0.0), 1e-9) / n_clients
+        mean = total["residual"] / n_clients
+        state = self._add_residual(state, mean, noise, n_clients)
+        return self._temperature.update(state, total, n_clients)
+
+    def done(self, state: BiasPosteriorState) -> bool:
+        return self._temperature.done(state)
+
+    @property
+    def _temperature(self) -> TemperaturePosterior:
+        return TemperaturePosterior(n_rounds=self.n_rounds - self.private_prior)
+
+    def _asks_labels(self, broadcast: Arrays) -> bool:
+        return self.private_prior and not broadcast["prior"].size
+
+    def _add_residual(
+        self, state: BiasPosteriorState, mean: Array, noise: float, n_clients: int
+    ) -> BiasPosteriorState:
+        """Add one release to the estimate of the bias, and shrink it anew."""
+        n_free = len(state.bias) - 1
+        gini_precision = state.gini_precision + (noise * _GINI_UNIT) ** -2
+        gini = state.gini + mean[-1] * _GINI_UNIT * (noise * _GINI_UNIT) ** -2
+        # The mean eigenvalue of the curvature where the biases add up to 0.
+        curvature = max(gini / gini_precision, _GINI_FLOOR) / n_free
+        root = state.bias + centred(mean[:-1]) * self.clip / curvature
+        np.clip(root, -BIAS_BOUND, BIAS_BOUND, out=root)
+        weight = (noise * self.clip / curvature) ** -2
+        weighted, precision = state.weighted + weight * root, state.precision + weight
+        raw = centred(weighted / precision)
+        doubt = 1 / precision + state.doubt
+        length, row = float(raw @ raw), 1 / (n_clients * curvature)
+        variance = doubt + row / _USUAL_ROWS
+        shrinkage = shrinkage_factor(length, n_free, variance)
+        return replace(
+            state,
+            bias=shrinkage * raw,
+            weighted=weighted,
+            precision=precision,
+            length=length,
+            variance=variance,
+            scatter=doubt + row / _FEWER_ROWS,
+            shrinkage=shrinkage,
+            gini=gini,
+            gini_precision=gini_precision,
+        )
+
+
+def shrinkage_factor(length: float, n_free: int, variance: float) -> float:
+    """Posterior mean of ``s^2 / (s^2 + variance)`` for biases of spread s.
+
+    `length` is the squared length of their estimate, with `n_free` free numbers.
+    """
+    total = _SPREADS**2 + variance
+    log_weight = -n_free / 2 * np.log(total) - length / 2 / total
+    weight = np.exp(log_weight - log_weight.max())
+    return float(weight @ (_SPREADS**2 / total) / weight.sum())
+
+
+def label_counts(clients: FederatedDataset) -> Array:
+    """Rows of each client by class."""
+    owner = np.repeat(np.arange(len(clients)), clients.sizes)
+    start, stop = clients.offsets[0], clients.offsets[-1]
+    cell = owner * clients.n_classes + clients.labels[start:stop]
+    shape = (len(clients), clients.n_classes)
+    counts = np.bincount(cell, minlength=shape[0] * shape[1])
+    return counts.reshape(shape).astype(np.float64)
+
+
+def centred(values: Array) -> Array:
+    """Shift to mean 0: biases matter up to a constant."""
+    out: Array = values - values.mean()
+    return out
+
+
+def _offsets(counts: Array, prior: Array) -> Array | None:
+    """What a client adds to logits: log of its label frequencies over the prior."""
+    if not prior.size:
+        return None
+    own = counts + _SMOOTHING * len(prior) * prior
+    own /= np.einsum("ij->i", own)[:, None]
+    return np.asarray(np.log(own / prior))
+
+
+def _residual_sums(broadcast: Arrays, block: Block, offset: Array | None) -> Array:
+    """Sums over a client's rows: minus probabilities, curvature, two slopes."""
+    beta = np.exp(float(broadcast["log_beta"]))
+    gaps = _numerics.center(block.rows.astype(np.float64, order="C", copy=False))
+    np.maximum(gaps, -_numerics.MAX_SPAN, out=gaps)
+    scores = beta * gaps + broadcast["bias"]
+    plain = adjusted = _numerics.softmax(scores)
+    if offset is not None:
+        own = offset[block.clients]
+        scores += np.repeat(own, np.diff(block.offsets), axis=0)
+        adjusted = _numerics.softmax(scores)
+    mean = np.einsum("ij,ij->i", plain, gaps)
+    square = np.einsum("ij,ij,ij->i", plain, gaps, gaps)
+    labelled = gaps[np.arange(len(gaps)), block.labels]
+    gini = np.einsum("ij,ij->i", adjusted, 1 - adjusted)
+    slope = beta * (mean - labelled)
+    curvature = beta**2 * np.maximum(square - mean**2, 0.0)
+    return block.sum_by_client(np.vstack([-adjusted.T, gini, slope, curvature]))
+
+
+def _estimated_prior(mean: Array, noise: float) -> tuple[Array, float]:
+    """Class frequencies from their noisy mean, shrunk toward equal ones.
+
+    Also the variance of their logarithm.
+    """
+    n_classes = len(mean)
+    gap = centred(mean)
+    spread = max(float(np.mean(gap**2)) - noise**2, (_USUAL_SPREAD / n_classes) ** 2)
+    keep = spread / (spread + noise**2)
+    prior = np.maximum(1 / n_classes + keep * gap, _LEAST_PRIOR / n_classes)
+    prior /= prior.sum()
+    return prior, float(np.mean(keep * noise**2 / prior**2))
+
+
+NODES = np.arange(-6.5, 5.0)
+N_BINS = len(NODES)
+LOWEST = 1 / (1 + np.exp(-NODES[0]))
+
+# A probability is not lowered below this part of itself.
+KEPT = 0.05
+
+# Shares of the correction whose loss is compared at the end.
+STRENGTHS = (0.0, 0.5, 1.0)
+
+# Variance added to each cell when the spread of all is estimated: one with very many
+# rows must not decide alone.
+_SPREAD = 1e-6
+
+# A cell with less weight than this says nothing.
+_EMPTY = 1e-9
+
+_STEPS, _RESIDUALS, _CHECK, _FINISHED = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualState(BiasState):
+    """Bias and temperature, then a table of corrections and its strength."""
+
+    table: Array = field(default_factory=lambda: np.zeros((0, N_BINS)))
+    strength: float = 0.0
+    phase: int = _STEPS
+    rounds: int = 0
+
+    @property
+    def residual(self) -> Array:
+        """Corrections of shape (n_classes, n_bins) that are added to probabilities."""
+        return self.strength * self.table
+
+
+@dataclass(frozen=True, slots=True)
+class BiasTemperatureResidual:
+    """Bias and temperature scaling, then residual bins: two more rounds.
+
+    One round sums what is left between labels and probabilities, the next one the loss
+    with and without the correction: it is left out where it does not help.
+
+    Parameters
+    ----------
+    ridge : float, default=1e-5
+        As in `BiasTemperatureNewton`.
+    n_rounds : int, default=32
+        Most rounds; the last two are for the bins.
+    """
+
+    ridge: float = 1e-5
+    n_rounds: int = 32
+
+    @property
+    def _newton(self) -> BiasTemperatureNewton:
+        return BiasTemperatureNewton(self.ridge, max(1, self.n_rounds - 2))
+
+    def init(self, n_classes: int) -> ResidualState:
+        start = self._newton.init(n_classes)
+        return ResidualState(
+            start.best,
+            start.asked,
+            start.gradient,
+            start.steps,
+            start.changes,
+            table=np.zeros((n_classes, N_BINS)),
+        )
+
+    def broadcast(self, state: ResidualState) -> Arrays:
+        phase = np.asarray(state.phase)
+        if state.phase == _STEPS:
+            return {**self._newton.broadcast(state), "phase": phase}
+        if state.phase == _RESIDUALS:
+            return {"point": state.best, "phase": phase}
+        return {"point": state.best, "table": state.table, "phase": phase}
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        if broadcast["phase"] == _STEPS:
+            return self._newton.spec(broadcast)
+        if broadcast["phase"] == _RESIDUALS:
+            return {"cells": BlockSpec((3, len(broadcast["point"]) - 1, N_BINS))}
+        return {"losses": BlockSpec((len(STRENGTHS),))}
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        point, table = Field((n_classes + 1,)), Field((n_classes, N_BINS))
+
+        def phase(index: int) -> Form:
+            return {"phase": Field((), "whole", index, index)}
+
+        steps = self._newton.forms(n_classes)
+        return (
+            *({**form, **phase(_STEPS)} for form in steps),
+            {"point": point, **phase(_RESIDUALS)},
+            {"point": point, "table": table, **phase(_CHECK)},
+        )
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+        if broadcast["phase"] == _STEPS:
+            return self._newton.query(broadcast, clients)
+        beta, bias = float(np.exp(broadcast["point"][0])), broadcast["point"][1:]
+        ((name, spec),) = self.spec(broadcast).items()
+        out = np.zeros((len(clients), *spec.shape))
+        for block in clients.blocks():
+            moments = SoftmaxMoments(block, gaps(block), beta, bias)
+            if broadcast["phase"] == _RESIDUALS:
+                out[block.clients] += _cells(block, moments)
+            else:
+                out[block.clients] += _losses(block, moments, broadcast["table"])
+        return {name: out}
+
+    def update(
+        self, state: ResidualState, total: Sums, n_clients: int
+    ) -> ResidualState:
+        state = replace(state, rounds=state.rounds + 1)
+        if state.phase == _STEPS:
+            state = self._newton.update(state, total, n_clients)  # type: ignore[assignment]
+            ready = state.finished or state.rounds >= self._newton.n_rounds
+            return replace(state, phase=_RESIDUALS) if ready else state
+        if state.phase == _RESIDUALS:
+            table = shrunken_residuals(*total["cells"])
+            phase = _CHECK if table.any() else _FINISHED
+            return replace(state, table=table, phase=phase)
+        best = STRENGTHS[int(np.argmin(total["losses"]))]
+        return replace(state, strength=best, phase=_FINISHED)
+
+    def done(self, state: ResidualState) -> bool:
+        return state.phase == _FINISHED
+
+
+def shrunken_residuals(residual: Array, weight: Array, variance: Array) -> Array:
+    """Correction of each class and bin from summed residuals.
+
+    The curve of all classes together first, then what each class has beyond it, both
+    shrunk by how far their spread exceeds what the labels' randomness explains.
+
+    Parameters
+    ----------
+    residual, weight, variance : ndarray of shape (n_classes, n_bins)
+        Sums of ``h (y - q)``, ``h s`` and ``h^2 q (1 - q)``, for the hat function h and
+        the factor s that fades below the first node.
+
+    Returns
+    -------
+    ndarray of shape (n_classes, n_bins)
+        Corrections in [-1, 1].
+    """
+    common = _shrunken(residual.sum(axis=0), weight.sum(axis=0), variance.sum(axis=0))
+    own = _shrunken(residual - weight * common, weight, variance)
+    return np.clip(common + own, -1.0, 1.0)
+
+
+def _shrunken(residual: Array, weight: Array, variance: Array) -> Array:
+    filled = weight > _EMPTY
+    size = np.where(filled, weight, 1.0)
+    mean, noise = residual / size, variance / size**2
+    trust = filled / (noise + _SPREAD)
+    spread = float((trust * (mean**2 - noise)).sum() / max(float(trust.sum()), 1e-300))
+    if spread <= 0:
+        return np.zeros_like(mean)
+    return np.where(filled, mean * spread / (spread + noise), 0.0)
+
+
+def corrected(log_proba: Array, table: Array) -> Array:
+    """Logarithm of the corrected probabilities, which need not add up to 1.
+
+    Parameters
+    ----------
+    log_proba : ndarray of shape (n_classes, n_rows)
+        Logarithm of probabilities.
+    table : ndarray of shape (n_classes, n_bins)
+        Corrections.
+
+    Returns
+    -------
+    ndarray of shape (n_classes, n_rows)
+    """
+    proba = np.exp(log_proba)
+    index, part = _position(log_proba, proba)
+    row = np.arange(len(table))[:, None]
+    change = table[row, index] * (1 - part) + table[row, index + 1] * part
+    moved = proba + change * _fade(proba)
+    lowered = moved <= KEPT * proba
+    # In logarithms where nothing is added: probabilities that underflow stay finite.
+    out = np.log(np.where(lowered, 1.0, np.minimum(moved, 1.0)))
+    return np.where(lowered, log_proba + np.log(KEPT), out)
+
+
+def log_softmax_columns(logits: Array) -> Array:
+    """Logarithm of the softmax along the first axis, in float64."""
+    out = np.array(logits, dtype=np.float64, order="C")
+    out -= out.max(axis=0, initial=-np.inf)
+    out -= np.log(row_sums(np.exp(out), True))
+    return out
+
+
+def _position(log_proba: Array, proba: Array) -> tuple[Array, Array]:
+    """Node at or below each probability, and the part of the way to the next."""
+    with np.errstate(divide="ignore"):
+        logit = log_proba - np.log1p(-np.minimum(proba, 1.0))
+    place = np.clip(logit - NODES[0], 0.0, N_BINS - 1.0)
+    index = np.minimum(place.astype(np.intp), N_BINS - 2)
+    return index, place - index
+
+
+def _fade(proba: Array) -> Array:
+    return np.minimum(proba / LOWEST, 1.0)
+
+
+def _cells(block: Block, moments: SoftmaxMoments) -> Array:
+    """Sums of residual, weight and variance by client, class and bin."""
+    proba = moments.proba
+    with np.errstate(divide="ignore"):
+        index, part = _position(np.log(proba), proba)
+    n_classes, n_rows = proba.shape
+    n_clients = block.clients.stop - block.clients.start
+    shape = (n_clients, n_classes, N_BINS)
+    owner = np.repeat(np.arange(n_clients), np.diff(block.offsets))
+    cell = (owner * n_classes + np.arange(n_classes)[:, None]) * N_BINS + index
+    residual = -proba
+    residual[block.labels, np.arange(n_rows)] += 1
+    weights = 1.0 if block.weights is None else block.weights
+    out = np.empty((3, *shape))
+    for k, (values, power) in enumerate(
+        ((residual, 1), (_fade(proba), 1), (proba * (1 - proba), 2))
+    ):
+        values = values * weights
+        # Entry after entry in the order of rows: a client's sums are its own.
+        below = np.bincount(
+            cell.ravel(), (values * (1 - part) ** power).ravel(), out[k].size
+        )
+        above = np.bincount(
+            cell.ravel() + 1, (values * part**power).ravel(), out[k].size
+        )
+        out[k] = (below + above).reshape(shape)
+    return out.swapaxes(0, 1)
+
+
+def _losses(block: Block, moments: SoftmaxMoments, table: Array) -> Array:
+    """Log loss by client for each strength of the correction."""
+    proba = moments.proba
+    own = block.labels, np.arange(proba.shape[1])
+    with np.errstate(divide="ignore"):
+        log_proba = np.log(proba)
+    # Where a probability underflows its logarithm is known from the loss.
+    log_proba[own] = -moments.loss
+    losses = [moments.loss]
+    for strength in STRENGTHS[1:]:
+        moved = corrected(log_proba, strength * table)
+        losses.append(np.log(row_sums(np.exp(moved), True)) - moved[own])
+    return block.sum_by_client(np.array(losses))

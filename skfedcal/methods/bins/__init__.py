@@ -1,0 +1,1 @@
+"""Histogram binning: `FedBinCalibrator` and `FedBBQCalibrator`."""

@@ -1,0 +1,235 @@
+"""Bayesian averaging of histograms of 2, 4, ..., 2**M bins: the server's part.
+
+Works on released counts only, and needs scipy, which a site does not have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import hypot
+from typing import Literal
+
+import numpy as np
+
+from skfedcal.contract import Array
+from skfedcal.methods.bins.rounds import BinTable
+from skfedcal.methods.buckets import ClassBins, sigmoid
+
+# Pseudo-rows of the prior of a whole histogram, N' in the paper.
+PRIOR_ROWS = 2.0
+
+# A histogram of a smaller share of the average is left out where lines are drawn.
+_MIN_SHARE = 1e-9
+
+# Pseudo-rows for the input, per standard deviation of the noise in a bin. 3 had less
+# log loss than 1 on fed_cifar10_cnn_dir01 and GoogLeNet, with 10 and 100 times the
+# counts of their 100 clients, at eps 1, 3 and 8; 100 clients alone never gained.
+_NOISE_ROWS = 3.0
+
+_TINY = float(np.finfo(np.float64).tiny)
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Sizes of all histograms, and one entry for each of their bins, coarsest first.
+
+    Computing on all levels at once is what makes a table of ten classes cheap.
+    """
+
+    sizes: tuple[int, ...]
+    middle: Array
+    size: Array
+
+    @classmethod
+    def of(cls, n_bins: int, space: Literal["prob", "logit"] = "prob") -> Levels:
+        """Levels of 2, 4, ... bins up to `n_bins`, of equal width in `space`."""
+        sizes = tuple(2**i for i in range(1, n_bins.bit_length()))
+        middle = np.concatenate([ClassBins(size, space).midpoints for size in sizes])
+        return cls(sizes, middle, np.repeat(sizes, sizes))
+
+    def merge(self, counts: Array) -> Array:
+        """Counts of all levels, side by side, by adding up neighbours."""
+        levels = [counts]
+        for _ in self.sizes[1:]:
+            levels.append(levels[-1][:, ::2] + levels[-1][:, 1::2])
+        return np.concatenate(levels[::-1], axis=1)
+
+    def sum_bins(self, values: Array) -> Array:
+        """Sum over the bins of each level."""
+        starts = np.cumsum([0, *self.sizes[:-1]])
+        return np.add.reduceat(values, starts, axis=-1)
+
+    def sum_levels(self, values: Array) -> Array:
+        """Sum over levels, each spread over the bins of the finest."""
+        stops = np.cumsum(self.sizes)
+        total = values[..., : stops[0]]
+        for start, stop in pairwise(stops):
+            total = np.repeat(total, 2, axis=-1) + values[..., start:stop]
+        return total
+
+
+def log_scores(positive: Array, negative: Array, levels: Levels) -> Array:
+    """Logarithm of the score of each class (row) and level (column).
+
+    The probability of the labels under independent priors of the bins,
+    ``Beta(2 p / B, 2 (1 - p) / B)`` for the bin with midpoint p out of B.
+    """
+    weight, middle = PRIOR_ROWS / levels.size, levels.middle
+    terms = _log_rise(positive, weight * middle)
+    terms += _log_rise(negative, weight * (1 - middle))
+    terms -= _log_rise(positive + negative, weight)
+    return levels.sum_bins(terms)
+
+
+def bbq_table(
+    positive: Array,
+    negative: Array,
+    noise: tuple[float, float] = (0.0, 0.0),
+    *,
+    frequency: bool = False,
+    levels: Levels | None = None,
+) -> tuple[BinTable, Array]:
+    """Averaged table of one histogram of 2**M bins per class, and the shares.
+
+    Parameters
+    ----------
+    positive, negative : ndarray of shape (n_classes, 2**M)
+        Released counts.
+    noise : pair of float, default=(0.0, 0.0)
+        Standard deviation of the noise in a positive and in a negative count.
+    frequency : bool, default=False
+        Plain frequencies, as the paper prints it: no prior, no regard to noise; an
+        empty bin keeps the midpoints of the finest bins.
+    levels : Levels, default=None
+        Histograms to average; None has bins of equal width in probability.
+
+    Returns
+    -------
+    table : BinTable
+        Of shape (n_classes, 2**M), with slopes if there is noise to allow for; they
+        leave out that the shares move too.
+    shares : ndarray of shape (n_classes, M)
+        Share of each level: its score over the sum of the scores.
+    """
+    levels = Levels.of(positive.shape[1]) if levels is None else levels
+    own, other = levels.merge(positive), levels.merge(negative)
+    # A merged count has the noise of all that it is made of.
+    merged = np.sqrt(positive.shape[1] / levels.size)
+    heard = (0.0, 0.0) if frequency else noise
+    scores = log_scores(*_worth(own, other, heard, merged, levels.middle), levels)
+    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    weight = 0.0 if frequency else PRIOR_ROWS / levels.size
+    votes = _NOISE_ROWS * hypot(*heard) * merged
+    table = _mixture(own, other, weight, votes, shares, levels, noisy=any(heard))
+    return table, shares
+
+
+def joined_table(
+    positive: Array, negative: Array, shares: Array, levels: Levels
+) -> BinTable:
+    """Averaged table in which bins are joined by lines, for counts without noise.
+
+    Where a histogram has rows it is a line in log-odds, from the mean of the rows of a
+    bin to that of the next, constant beyond the first and the last; a bin without rows
+    keeps its middle. A value is the average at the middle of a finest bin. So coarse
+    histograms, which few rows are enough for, keep the order inside their bins.
+    """
+    finest = levels.middle[-levels.sizes[-1] :]
+    odds = np.log(finest) - np.log1p(-finest)
+    own, other = levels.merge(positive), levels.merge(negative)
+    rows, weight = own + other, PRIOR_ROWS / levels.size
+    alpha, beta = own + weight * levels.middle, other + weight * (1 - levels.middle)
+    height = np.log(alpha) - np.log(beta)
+    place = levels.merge((positive + negative) * odds) / np.maximum(rows, _TINY)
+    stops = np.cumsum(levels.sizes)
+    values = np.zeros(positive.shape)
+    for k, i in np.argwhere(shares > _MIN_SHARE):
+        size = levels.sizes[i]
+        part = slice(stops[i] - size, stops[i])
+        seen = rows[k, part] > 0
+        line = np.repeat(height[k, part], len(odds) // size)
+        inner = np.repeat(seen, len(odds) // size)
+        if seen.any():
+            nodes = place[k, part][seen], height[k, part][seen]
+            line[inner] = np.interp(odds[inner], *nodes)
+        values[k] += shares[k, i] * sigmoid(line)
+    return BinTable(values)
+
+
+def _worth(
+    positive: Array,
+    negative: Array,
+    noise: tuple[float, float],
+    merged: Array,
+    middle: Array,
+) -> tuple[Array, Array]:
+    """Fewer rows, that would tell as much about a frequency near p without noise.
+
+    A frequency of n rows has variance ``p (1 - p) / n``; noise of deviations s and t
+    adds ``((1 - p)**2 s**2 + p**2 t**2) / n**2``. Scores that took noise for rows would
+    choose fine bins, as noise has no pattern that coarse ones could show.
+    """
+    positive, negative = np.maximum(positive, 0.0), np.maximum(negative, 0.0)
+    if not any(noise):
+        return positive, negative
+    odds = middle / (1 - middle)
+    variance = (noise[0] * merged) ** 2 / odds + (noise[1] * merged) ** 2 * odds
+    rows = positive + negative
+    worth = rows / (rows + variance)
+    return positive * worth, negative * worth
+
+
+def _mixture(
+    positive: Array,
+    negative: Array,
+    weight: Array | float,
+    votes: Array,
+    shares: Array,
+    levels: Levels,
+    *,
+    noisy: bool,
+) -> BinTable:
+    """Average of the tables of all levels.
+
+    `weight` pseudo-rows are at the midpoint of the level's own bin, `votes` at the
+    midpoints of the finest bins, where the input is left as it is. A value is then
+    ``fixed + kept * midpoint`` with the finest midpoint, and slopes likewise.
+    """
+    own, other = np.maximum(positive, 0.0), np.maximum(negative, 0.0)
+    rows = own + other + (weight + votes)
+    filled = rows > 0
+    rows = np.where(filled, rows, 1.0)
+    fixed = (own + weight * levels.middle) / rows
+    kept = np.where(filled, votes / rows, 1.0)
+    share = np.repeat(shares, levels.sizes, axis=1)
+
+    def at_midpoints(constant: Array, slope: Array) -> Array:
+        finest = levels.middle[-levels.sizes[-1] :]
+        total = levels.sum_levels(share * slope) * finest
+        return levels.sum_levels(share * constant) + total
+
+    values = at_midpoints(fixed, kept)
+    if not noisy:
+        return BinTable(values)
+    rise, fall = (positive > 0) / rows, (negative > 0) / rows
+    return BinTable(
+        values,
+        at_midpoints(rise * (1 - fixed), -rise * kept),
+        at_midpoints(fall * fixed, fall * kept),
+    )
+
+
+def _log_rise(counts: Array, prior: Array) -> Array:
+    """``log Gamma(counts + prior) - log Gamma(prior)``, 0 where there are no rows."""
+    from scipy.special import gammaln
+
+    # Most bins of many classes are empty. (`where=` of gammaln, which would say so,
+    # overwrites memory in scipy 1.17.)
+    cells = np.flatnonzero(counts)
+    columns = cells % len(prior)
+    out = np.zeros(counts.shape)
+    rise = gammaln(counts.reshape(-1)[cells] + prior[columns])
+    out.reshape(-1)[cells] = rise - gammaln(prior)[columns]
+    return out

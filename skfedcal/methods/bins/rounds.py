@@ -1,0 +1,225 @@
+"""One-vs-rest histograms of predicted probabilities, summed over clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from skfedcal.clients.dataset import Block, FederatedDataset
+from skfedcal.contract import (
+    MAX_POINTS,
+    Array,
+    Arrays,
+    BlockSpec,
+    Form,
+    Sums,
+    check_range,
+    n_classes_field,
+)
+from skfedcal.methods.buckets import ClassBins
+
+# Entries per block: five arrays of so many 8-byte values stay in the cache.
+_BLOCK_CELLS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramState:
+    """Accumulated counts of shape (n_classes, n_bins), with their noise.
+
+    `clients` is the number of clients asked so far, once for each round they were in,
+    out of `population`.
+    """
+
+    positive: Array
+    negative: Array
+    noise_positive: float = 0.0
+    noise_negative: float = 0.0
+    rounds: int = 0
+    clients: int = 0
+    population: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClassHistograms:
+    """Count rows of and not of each class by the bin of its predicted probability.
+
+    Parameters
+    ----------
+    n_bins : int, default=15
+        Bins per class.
+    clip_positive, clip_negative : float, default=None
+        L2 bounds on a client's two sets of counts; a client beyond either of them is
+        scaled down as a whole.
+    per_class : bool, default=False
+        Clip each class by itself, as Algorithm 1 of the paper prints it; the bound on
+        the whole grows with the square root of the number of classes.
+    weighted : bool, default=False
+        Rows carry weights, so that counts are real numbers.
+    n_rounds : int, default=1
+        Rounds; counts add up.
+    population : int, default=1
+        Clients there are, asked or not; noted in the state.
+    space : {'prob', 'logit'}, default='prob'
+        Scale on which bins have equal width, as in `ClassBins`.
+    """
+
+    n_bins: int = 15
+    clip_positive: float | None = None
+    clip_negative: float | None = None
+    per_class: bool = False
+    weighted: bool = False
+    n_rounds: int = 1
+    population: int = 1
+    space: Literal["prob", "logit"] = "prob"
+
+    def init(self, n_classes: int) -> HistogramState:
+        shape = (n_classes, self.n_bins)
+        return HistogramState(
+            np.zeros(shape), np.zeros(shape), population=self.population
+        )
+
+    def broadcast(self, state: HistogramState) -> Arrays:
+        return {"n_classes": np.asarray(len(state.positive))}
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        n_classes = int(broadcast["n_classes"])
+        return {
+            name: BlockSpec(
+                (n_classes, self.n_bins),
+                kind="real" if self.weighted else "count",
+                clip=clip,
+                groups=n_classes if self.per_class and clip is not None else 1,
+            )
+            for name, clip in (
+                ("positive", self.clip_positive),
+                ("negative", self.clip_negative),
+            )
+        }
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        check_range("n_bins", self.n_bins, 1, MAX_POINTS)
+        return ({"n_classes": n_classes_field(n_classes)},)
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+        count = self._weigh if self.weighted else self._count
+        shape = (len(clients), clients.n_classes, self.n_bins)
+        # A client has fewer than 2**31 rows; half the bytes are half the time.
+        dtype = np.float64 if self.weighted else np.int32
+        positive, negative = np.zeros(shape, dtype), np.zeros(shape, dtype)
+        for block in clients.blocks(_BLOCK_CELLS):
+            count(block, positive[block.clients], negative[block.clients])
+        if self.clip_positive is None or self.clip_negative is None or self.per_class:
+            return {"positive": positive, "negative": negative}
+        # Both sets are shortened by the same factor, the larger of the two needed, so
+        # that clipping leaves the frequencies of a client as they are.
+        factor = 1 / np.maximum(
+            np.maximum(
+                _norms(positive) / self.clip_positive,
+                _norms(negative) / self.clip_negative,
+            ),
+            1.0,
+        )
+        return {"positive": positive * factor, "negative": negative * factor}
+
+    def update(
+        self, state: HistogramState, total: Sums, n_clients: int
+    ) -> HistogramState:
+        noise = {
+            name: float(np.hypot(old, total.noise.get(name, 0.0)))
+            for name, old in (
+                ("positive", state.noise_positive),
+                ("negative", state.noise_negative),
+            )
+        }
+        return HistogramState(
+            state.positive + total["positive"],
+            state.negative + total["negative"],
+            noise["positive"],
+            noise["negative"],
+            state.rounds + 1,
+            state.clients + n_clients,
+            state.population,
+        )
+
+    def done(self, state: HistogramState) -> bool:
+        return False
+
+    def _count(self, block: Block, positive: Array, negative: Array) -> None:
+        """Add rows to the counts of the block's clients."""
+        cell, own = self._cells(block)
+        total = np.bincount(cell, minlength=negative.size).reshape(negative.shape)
+        if len(negative) > 1:  # whole clients, that no other block has counted
+            negative[:] = total
+        else:
+            negative += total.astype(negative.dtype)
+        # A row is positive in one cell. Of the same type: `at` is slow otherwise.
+        one = positive.dtype.type(1)
+        np.subtract.at(negative.reshape(-1), own, one)
+        np.add.at(positive.reshape(-1), own, one)
+
+    def _weigh(self, block: Block, positive: Array, negative: Array) -> None:
+        """Add weights of rows to the counts of the block's clients."""
+        assert block.weights is not None
+        cell, own = self._cells(block)
+        weights = np.repeat(block.weights, block.rows.shape[1])
+        total = np.bincount(cell, weights, minlength=negative.size)
+        part = np.bincount(own, block.weights, minlength=positive.size)
+        positive += part.reshape(positive.shape)
+        negative += (total - part).reshape(negative.shape)
+
+    def _cells(self, block: Block) -> tuple[Array, Array]:
+        """Position (client, class, bin) of all entries, and of each row's own class."""
+        n_rows, n_classes = block.rows.shape
+        cell = ClassBins(self.n_bins, self.space).index(block.rows).astype(np.intp)
+        cell += np.arange(n_classes) * self.n_bins
+        sizes = np.diff(block.offsets)
+        if len(sizes) > 1:
+            first = np.arange(len(sizes)) * (n_classes * self.n_bins)
+            cell += np.repeat(first, sizes)[:, None]
+        return cell.reshape(-1), cell[np.arange(n_rows), block.labels]
+
+
+def _norms(counts: Array) -> Array:
+    """L2 norm of each client's counts, with two axes to multiply them by."""
+    # Not reshape(n, -1), which fails for a cohort without clients.
+    shape = (len(counts), counts.shape[1] * counts.shape[2])
+    flat = counts.reshape(shape).astype(np.float64)
+    return np.sqrt(np.einsum("ij,ij->i", flat, flat))[:, None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class BinTable:
+    """Value of each bin, and how it moves with the counts of that bin.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_classes, n_bins)
+        Calibrated probabilities.
+    rise, fall : ndarray of shape (n_classes, n_bins), default=None
+        What one more positive row in the bin adds to its value, and what one more
+        negative row takes away. Only noise makes one ask.
+    """
+
+    values: Array
+    rise: Array | None = None
+    fall: Array | None = None
+
+
+def bin_table(
+    positive: Array, negative: Array, weight: float, bins: ClassBins | None = None
+) -> BinTable:
+    """Posterior mean of each bin under `weight` pseudo-rows at its midpoint.
+
+    Counts that noise made negative are taken for 0. `bins` are of equal width in
+    probability unless given.
+    """
+    middle = (bins or ClassBins(positive.shape[1])).midpoints
+    own, other = np.maximum(positive, 0.0), np.maximum(negative, 0.0)
+    rows = own + other + weight
+    values = (own + weight * middle) / rows
+    return BinTable(
+        values, (positive > 0) * (1 - values) / rows, (negative > 0) * values / rows
+    )

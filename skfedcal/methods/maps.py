@@ -1,0 +1,99 @@
+"""From a fitted calibrator to the graph that other runtimes carry out."""
+
+from dataclasses import dataclass
+
+from skfedcal import methods as public
+from skfedcal.export.graph import Graph, Value, log_softmax, softmax
+from skfedcal.methods.bias_temperature.map import bias_temperature
+from skfedcal.methods.bins.map import class_bins
+from skfedcal.methods.network.map import network
+from skfedcal.methods.scaling.map import matrix, order_preserving, vector
+from skfedcal.methods.score_curves.map import score_curves
+from skfedcal.methods.temperature.map import temperature
+from skfedcal.methods.top_bins.map import top_bins
+
+# By exact class: a subclass may have changed its map.
+_MAPS = {
+    "FedAccTempCalibrator": temperature,
+    "FedBBQCalibrator": class_bins,
+    "FedBiasTempCalibrator": bias_temperature,
+    "FedBinCalibrator": class_bins,
+    "FedHistogramCalibrator": score_curves,
+    "FedMLPCalibrator": network,
+    "FedMatrixCalibrator": matrix,
+    "FedOPVectorCalibrator": order_preserving,
+    "FedTempCalibrator": temperature,
+    "FedTopBinCalibrator": top_bins,
+    "FedVectorCalibrator": vector,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Description:
+    """Graph of a calibrator, and the values in it that a user asks for.
+
+    Parameters
+    ----------
+    graph : Graph
+        All operations, of the outputs too.
+    outputs : dict of str to Value
+        'proba', 'log_proba' and 'label', the number of the most probable class.
+    """
+
+    graph: Graph
+    outputs: dict[str, Value]
+
+
+def describe(calibrator):
+    """Describe what `predict_proba` of a fitted calibrator does to a row of scores."""
+    graph = Graph(calibrator.n_features_in_)
+    n_classes = len(calibrator.classes_)
+    given = _as_logits(graph, n_classes, calibrator.input_type)
+    # In the type of the input, as `predict_proba` does it: bins have sharp edges.
+    logits = (given - given.max()).double()
+    out = logits if n_classes == 1 else _mapped(calibrator, logits)
+    if not calibrator._class_map.in_order:
+        out = out.columns(calibrator._class_map.order)
+    if getattr(calibrator, "normalize", None) == "none":
+        outputs = {"proba": out.exp(), "log_proba": out}
+    else:
+        outputs = {"proba": softmax(out), "log_proba": log_softmax(out)}
+    return Description(graph, {**outputs, "label": out.argmax()})
+
+
+def _mapped(calibrator, logits):
+    """Calibrated logits, or those of the input where the map is not used."""
+    used = calibrator.improves_ or not calibrator.if_improves
+    inner = calibrator
+    while type(inner) is public.FedAutoCalibrator:
+        inner = inner.calibrator_
+    name = type(inner).__name__
+    if name not in _MAPS or type(inner) is not getattr(public, name):
+        raise TypeError(
+            f"{name} cannot be exported: only the calibrators of skfedcal.methods "
+            "describe their map. Call predict_proba where scikit-learn is at hand."
+        )
+    if used:
+        return _MAPS[name](inner, logits)
+    if name == "FedAccTempCalibrator":
+        return logits / float(inner.prior_temperature)
+    plain = getattr(inner, "normalize", None) == "none"
+    return log_softmax(logits) if plain else logits
+
+
+def _as_logits(graph, n_classes, input_type):
+    """Logits with one column per class, in the type of the input."""
+    scores = graph.input()
+    if input_type == "proba":
+        if graph.n_columns == n_classes - 1:
+            scores = (graph.constant(1.0, given=True) - scores.sum()).beside(scores)
+        # Logarithms of single precision are off by several digits in some runtimes.
+        return scores.positive().double().log().rounded()
+    if graph.n_columns == n_classes:
+        return scores
+    if n_classes == 2:
+        half = scores / graph.constant(2.0, given=True)
+        return (-half).beside(half)
+    # The largest score is finite, others need not be.
+    zero = scores.max() * graph.constant(0.0, given=True)
+    return zero.beside(scores)

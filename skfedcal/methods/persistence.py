@@ -1,0 +1,389 @@
+"""Fitted calibrators as JSON files, torch modules and ONNX models.
+
+- Fitted calibrators as JSON: readable, safe to load, exact to the last bit.
+- What a fitted calibrator can become: a file, a torch module, an ONNX model.
+"""
+
+import json
+from dataclasses import asdict
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from skfedcal._files import as_path, write_whole
+from skfedcal._params import FrozenParams
+from skfedcal._version import __version__
+from skfedcal.federation.plain import once
+from skfedcal.federation.run import RoundHistory
+
+_FORMAT = "skfedcal-calibrator"
+_FORMAT_VERSION = 1
+_COMMON = ("n_clients_", "n_rounds_", "n_features_in_")
+
+# Parameters that belong to a place, not to the map.
+_NOT_SAVED = ("ledger", "runner")
+
+# Defaults in place of these would claim what nobody has said.
+_GUARANTEE = ("eps", "delta", "unit", "adjacency", "trust", "secure")
+
+_PRIVACY_MODELS = (
+    "CentralDP",
+    "DistributedDP",
+    "LocalDP",
+    "SecureAggregation",
+    "SourceDP",
+)
+
+
+def save(estimator, path):
+    """Write a fitted calibrator to `path`, atomically."""
+    content = {
+        "format": _FORMAT,
+        "format_version": _FORMAT_VERSION,
+        "skfedcal": __version__,
+        **_content(estimator),
+    }
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    write_whole(path, lambda stream: stream.write(text.encode()))
+
+
+def _content(estimator):
+    """Everything that `_restore` needs."""
+    names = (*_COMMON, "improves_", *estimator._fitted_names)
+    content = {
+        "estimator": type(estimator).__name__,
+        "params": {
+            name: _encode(value)
+            for name, value in estimator.get_params(deep=False).items()
+            if name not in _NOT_SAVED
+        },
+        "classes": _encode(estimator.classes_),
+        "columns": _encode(estimator._class_map.order),
+        "fitted": {name: _encode(getattr(estimator, name)) for name in names},
+        "privacy": _encode(asdict(estimator.privacy_)),
+    }
+    if hasattr(estimator, "feature_names_in_"):
+        content["fitted"]["feature_names_in_"] = _encode(estimator.feature_names_in_)
+    return content
+
+
+def load(path):
+    """Read a calibrator that `save` has written.
+
+    Parameters
+    ----------
+    path : str or path-like
+        JSON file.
+
+    Returns
+    -------
+    estimator : BaseCalibrator
+        Fitted; predicts the same bits as the one that was saved. `history_`, `ledger`
+        and `runner` are not part of the file.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from skfedcal import FedTempCalibrator, load
+    >>> path = os.path.join(tempfile.mkdtemp(), "cal.json")
+    >>> logits, labels = [[2.0, 0.0], [0.0, 2.0], [2.0, 0.0]], [0, 1, 1]
+    >>> FedTempCalibrator().fit(logits, labels).save(path)
+    >>> type(load(path)).__name__
+    'FedTempCalibrator'
+    """
+    path = as_path(path)
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file, object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:  # damaged, or a name given twice
+        raise ValueError(f"{path} is not a JSON file: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise ValueError(f"{path} is not a saved calibrator of skfedcal.")
+    version = content.get("format_version")
+    if isinstance(version, bool) or version != _FORMAT_VERSION:
+        raise ValueError(
+            f"{path} has format version {version!r}; skfedcal "
+            f"{__version__} reads version {_FORMAT_VERSION}."
+        )
+    try:
+        return _restore(content)
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError,
+            RecursionError) as error:  # fmt: skip
+        raise ValueError(f"{path} is damaged: {error!r}") from error
+
+
+def _restore(content):
+    from skfedcal import methods
+    from skfedcal.privacy import PrivacyReport
+
+    name = content["estimator"]
+    if name not in methods.__all__ or not name.startswith("Fed"):
+        raise ValueError(f"unknown estimator {name!r}")
+    cls = getattr(methods, name)
+    params = {key: _decode(value) for key, value in content["params"].items()}
+    estimator = cls(**params)
+    estimator._validate_params()
+    classes, order = _decode(content["classes"]), _decode(content["columns"])
+    if classes.ndim != 1 or np.unique(classes).tolist() != classes.tolist():
+        raise ValueError("classes are not sorted and distinct")
+    if sorted(order.tolist()) != list(range(len(classes))):
+        raise ValueError("columns is not a permutation of the classes")
+    estimator._restore_classes(classes, order)
+    expected = (*_COMMON, "improves_", *cls._fitted_names)
+    known = {*expected, "feature_names_in_"}
+    for key, value in content["fitted"].items():
+        if key not in known:
+            raise ValueError(f"unknown attribute {key!r}")
+        setattr(estimator, key, _decode(value))
+    missing = [key for key in expected if key not in content["fitted"]]
+    if missing:
+        raise ValueError(f"missing {missing}")
+    if any(type(getattr(estimator, key)) is not int for key in _COMMON):
+        raise ValueError(f"{_COMMON} are not whole numbers")
+    if type(estimator.improves_) is not bool:
+        raise ValueError(f"improves_={estimator.improves_!r} is not true or false")
+    if len(classes) - estimator.n_features_in_ not in (0, 1):
+        raise ValueError("n_features_in_ does not fit the classes")
+    report = _decode(content["privacy"])
+    for key in ("assumptions", "ledger_ids"):
+        if not isinstance(report[key], list):
+            raise ValueError(f"privacy has {key}={report[key]!r}")
+        report[key] = tuple(report[key])
+    estimator.privacy_ = PrivacyReport(**report)
+    _check_report(report, PrivacyReport())
+    estimator.history_ = RoundHistory()
+    estimator._check_restored()
+    return estimator
+
+
+def _check_report(report, default):
+    """Refuse what no report says; what a guarantee rests on must be there."""
+    missing = [key for key in _GUARANTEE if key not in report]
+    if missing:
+        raise ValueError(f"privacy lacks {missing}")
+    if report["unit"] not in ("client", "example"):
+        raise ValueError(f"privacy has unit={report['unit']!r}")
+    for key, value in report.items():
+        usual = type(getattr(default, key))
+        if key == "mu" or usual is float:
+            right = (key == "mu" and value is None) or _is_size(value)
+        elif usual is dict:
+            right = all(v is None or _is_size(v) for v in value.values())
+        elif usual is tuple:
+            right = all(isinstance(v, str) for v in value)
+        else:
+            right = type(value) is usual and (usual is not int or value >= 0)
+        if not right:
+            raise ValueError(f"privacy has {key}={value!r}")
+
+
+def _is_size(value):
+    """Tell whether it is a number from 0 to inf; nan is not."""
+    return isinstance(value, float) and value >= 0
+
+
+def _encode(value):
+    """JSON form of a parameter or attribute; floats keep every bit."""
+    if isinstance(value, np.ndarray):
+        kind = "str" if value.dtype.kind in "US" else value.dtype.str
+        if value.dtype.kind == "O":
+            kind = "object"
+        return {"array": _encode(value.ravel().tolist()), "dtype": kind,
+                "shape": list(value.shape)}  # fmt: skip
+    if isinstance(value, np.generic):
+        return _encode(value.item())
+    if isinstance(value, float) and not isfinite(value):
+        return {"float": repr(value)}
+    if isinstance(value, FrozenParams):
+        inner = {k: _encode(v) for k, v in value.get_params().items()}
+        return {"object": type(value).__name__, "params": inner}
+    if hasattr(value, "_fitted_names"):  # the calibrator that another one has chosen
+        return {"calibrator": _content(value)}
+    if isinstance(value, (list, tuple, range)):
+        return [_encode(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): _encode(v) for k, v in value.items()}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.random.RandomState):
+        return None
+    if hasattr(value, "__array__"):  # a pandas index or series of class labels
+        return _encode(np.asarray(value))
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON.")
+
+
+def _decode(value):
+    if isinstance(value, list):
+        return [_decode(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"array", "dtype", "shape"}:
+        flat = _decode(value["array"])
+        dtype = {"str": None, "object": object}.get(value["dtype"], value["dtype"])
+        return np.array(flat, dtype=dtype).reshape(value["shape"])
+    if set(value) == {"float"}:
+        return float(value["float"])
+    if set(value) == {"calibrator"}:
+        return _restore(value["calibrator"])
+    if set(value) == {"object", "params"}:
+        from skfedcal import privacy
+
+        if value["object"] not in _PRIVACY_MODELS:
+            raise ValueError(f"unknown object {value['object']!r}")
+        return getattr(privacy, value["object"])(**_decode(value["params"]))
+    return {k: _decode(v) for k, v in value.items()}
+
+
+_OUTPUTS = ("proba", "log_proba", "label")
+_DTYPES = ("float32", "float64")
+
+
+class ExportMixin:
+    """Ways out of Python for a calibrator."""
+
+    classes_: Any
+
+    def save(self, path):
+        """Write the fitted calibrator as JSON, without pickle.
+
+        Parameters
+        ----------
+        path : str or path-like
+            File to write; replaced as a whole or not at all.
+
+        See Also
+        --------
+        skfedcal.load : Reads it.
+        skfedcal.export.json_schema : What the file looks like.
+        """
+        check_is_fitted(self)
+        save(self, path)
+
+    def to_torch(self, output="proba"):
+        """Turn the fitted map into a torch module, to append to a net.
+
+        Parameters
+        ----------
+        output : {'proba', 'log_proba', 'label'}, default='proba'
+            Calibrated probabilities, their logarithm (for a loss), or the position in
+            `classes_` of the most probable class.
+
+        Returns
+        -------
+        module : torch.nn.Module
+            Takes a tensor of rows of scores as `predict_proba` does, and returns one
+            column per entry of `classes_`, in the type of its input. It has no
+            parameters to train. Gradients flow through it; those of a table are 0.
+
+        Notes
+        -----
+        It computes in float64 and agrees with `predict_proba` to rounding; after
+        ``module.float()``, for devices that have no float64, to about 1e-6. It stays
+        at float32 where the rest of a net is made ``half()``. Where a score lies on the
+        edge of a bin to the last digit, it may fall on the other side. Scores are not
+        validated: a row with nan or +inf comes out as nan.
+
+        ``torch.export.export`` takes the module; ``torch.jit.script`` does not.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from skfedcal import FedTempCalibrator
+        >>> cal = FedTempCalibrator().fit([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0]],
+        ...                               [0, 1, 1])
+        >>> net = torch.nn.Sequential(torch.nn.Linear(5, 2), cal.to_torch())
+        >>> net(torch.zeros(3, 5)).sum(dim=1).detach()
+        tensor([1., 1., 1.])
+        """
+        check_is_fitted(self)
+        _check_choice("output", output, _OUTPUTS)
+        try:
+            from skfedcal.export.torch_module import Calibration
+        except ImportError as error:
+            raise ImportError(
+                'to_torch needs torch. Run: pip install "skfedcal[torch]"'
+            ) from error
+        from skfedcal.methods.maps import describe
+
+        found = describe(self)
+        return Calibration(found.graph, found.outputs[output].number)
+
+    def to_onnx(self, path=None, *, dtype="float32"):
+        """Turn the fitted map into an ONNX model.
+
+        Parameters
+        ----------
+        path : str or path-like, default=None
+            File to write as well; replaced as a whole or not at all.
+        dtype : {'float32', 'float64'}, default='float32'
+            Type of the input 'scores' and of the output 'probabilities'.
+
+        Returns
+        -------
+        model : onnx.ModelProto
+            With the input 'scores', rows as `predict_proba` takes them, and the outputs
+            'label' and 'probabilities', one column per entry of `classes_`. Labels that
+            are neither numbers nor texts become texts. The metadata say what was fitted
+            and which privacy it had.
+
+        Notes
+        -----
+        The model computes in float64 whatever its input, with opset 18, and agrees with
+        `predict_proba` to rounding. Where a score lies on the edge of a bin to the last
+        digit, it may fall on the other side. Scores are not validated: a row with nan
+        or +inf has probabilities of nan.
+
+        Examples
+        --------
+        >>> from skfedcal import FedTempCalibrator
+        >>> cal = FedTempCalibrator().fit([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0]],
+        ...                               [0, 1, 1])
+        >>> model = cal.to_onnx()
+        >>> [output.name for output in model.graph.output]
+        ['label', 'probabilities']
+        """
+        check_is_fitted(self)
+        _check_choice("dtype", dtype, _DTYPES)
+        path = None if path is None else as_path(path)
+        try:
+            import onnx  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                'to_onnx needs onnx. Run: pip install "skfedcal[onnx]"'
+            ) from error
+        from skfedcal.export.onnx_model import to_model
+        from skfedcal.methods.maps import describe
+
+        found = describe(self)
+        names = {"label": "label", "probabilities": "proba"}
+        model = to_model(
+            found.graph,
+            {name: found.outputs[own].number for name, own in names.items()},
+            self.classes_,
+            dtype,
+            _notes(self),
+        )
+        if path is not None:
+            content = model.SerializeToString()
+            write_whole(path, lambda stream: stream.write(content))
+        return model
+
+
+def _check_choice(name, value, choices):
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name}={value!r} must be one of {', '.join(choices)}.")
+
+
+def _notes(calibrator):
+    """Metadata of an exported model."""
+    from skfedcal._version import __version__
+
+    report = calibrator.privacy_
+    return {
+        "skfedcal": __version__,
+        "estimator": type(calibrator).__name__,
+        "input_type": calibrator.input_type,
+        "privacy": repr(report),
+    }

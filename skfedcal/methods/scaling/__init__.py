@@ -1,0 +1,1 @@
+"""Vector, matrix and order-preserving scaling."""

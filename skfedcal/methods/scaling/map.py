@@ -1,0 +1,47 @@
+"""The maps of vector, matrix and order-preserving scaling, as graphs."""
+
+import numpy as np
+
+from skfedcal._numerics import MAX_SPAN
+from skfedcal.export.graph import softplus
+from skfedcal.methods.scaling.families import SMALLEST_SLOPE
+
+
+def canonical(logits):
+    """Rows of mean zero, and which entries are too low to count."""
+    masked = logits < -MAX_SPAN
+    known = masked.choose(0.0, logits)
+    mean = known.sum() / masked.choose(0.0, 1.0).sum()
+    return masked.choose(0.0, known - mean), masked
+
+
+def vector(cal, logits):
+    """A scale and a bias for each class."""
+    rows, masked = canonical(logits)
+    return masked.choose(-np.inf, rows * cal.scale_ + cal.bias_)
+
+
+def matrix(cal, logits):
+    """A matrix and a bias."""
+    rows, masked = canonical(logits)
+    return masked.choose(-np.inf, rows @ cal.matrix_.T + cal.bias_)
+
+
+def order_preserving(cal, logits):
+    """Gaps between sorted logits, stretched class by class."""
+    rows, _ = canonical(logits)
+    slopes = softplus(rows / cal.temperature_ * cal.slope_ + cal.offset_)
+    factors = slopes.at_least(SMALLEST_SLOPE) / cal.temperature_
+    return stretched(cal, logits, factors, logits / cal.temperature_)
+
+
+def stretched(cal, logits, factors, far):
+    """Multiply the gap below each class; entries too low to count come from `far`."""
+    ranks = logits.argsort()
+    ordered = logits.at_least(-MAX_SPAN).gather(ranks)
+    upper = np.arange(len(cal.classes_) - 1)
+    falls = ordered.columns(upper) - ordered.columns(upper + 1)
+    falls = (falls * factors.gather(ranks).columns(upper)).cumsum()
+    sorted_out = (falls.columns([0]) * 0.0).beside(-falls)
+    out = (logits.at_least(-MAX_SPAN) * 0.0).scatter(ranks, sorted_out)
+    return (logits < -MAX_SPAN).choose(far, out)

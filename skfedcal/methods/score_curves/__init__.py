@@ -1,0 +1,1 @@
+"""Curves from a score histogram: `FedHistogramCalibrator`."""

@@ -1,0 +1,433 @@
+"""FedHistogramCalibrator: calibration curves from one score histogram.
+
+- What a fit to score histograms asks of clients: decided by public numbers only.
+- Federated calibration curves from one score histogram.
+"""
+
+import warnings
+from itertools import pairwise
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from skfedcal._sklearn_compat import Interval, StrOptions
+from skfedcal.clients.arrays import read_array
+from skfedcal.exceptions import CalibrationWarning
+from skfedcal.methods.base import BaseCalibrator
+from skfedcal.methods.score_curves.rounds import ClassScoreCounts
+from skfedcal.privacy.models import CentralDP, DistributedDP, LocalDP
+
+# Depth of the leaves: for exact sums, and with noise.
+_EXACT_HEIGHT, _NOISY_HEIGHT = 10, 7
+
+# Numbers of all clients up to which their rows are weighted; 50 MB of them. Unweighted
+# ones are counted without being held apart.
+_MAX_NUMBERS = 6_000_000
+
+# Beyond: most rows of a client that count, and clients at eps=1 for each of them.
+_MAX_ROWS, _CLIENTS_PER_ROW = 10, 2000
+
+
+def contribution(clip, setting, model, n_numbers):
+    """Rows of a client that count (None: all), and whether they share the weight of 1.
+
+    Noise is in proportion to what a client may send, whether it does or not. Sharing 1
+    takes all rows at the noise of one; whoever has many rows is no louder for it.
+    """
+    local = isinstance(model, LocalDP)
+    if not isinstance(clip, str):
+        if local and clip != 1:
+            raise ValueError(
+                f"clip={clip!r}: under LocalDP each further report of a client would "
+                "spend eps again. Pass clip=1 or 'auto'."
+            )
+        if setting.private and setting.unit == "example" and clip != 1:
+            raise ValueError(
+                f"clip={clip!r}: {model!r} protects each row by itself, and a larger "
+                "bound would only add noise. Pass clip=1 or 'auto'."
+            )
+        return int(clip), False
+    if not setting.private:
+        return None, False
+    if setting.unit == "example" or local:
+        return 1, False
+    if setting.n_clients * n_numbers <= _MAX_NUMBERS:
+        return None, True
+    # Twice the noise is half the eps.
+    eps = model.eps / (2 if getattr(model, "adjacency", "") == "replace" else 1)
+    worth = min(setting.n_clients * eps**2 / _CLIENTS_PER_ROW, _MAX_ROWS)
+    return max(int(worth), 1), False
+
+
+def levels_of_counts(levels, height, setting, model):
+    """Depths at which rows are counted, the last one that of the leaves."""
+    from skfedcal.evaluation.noise import auto_levels
+
+    local = isinstance(model, LocalDP)
+    if not isinstance(levels, str):
+        return _checked(levels, height, local)
+    if height == "auto":
+        height = _NOISY_HEIGHT if setting.private else _EXACT_HEIGHT
+        if local:
+            height = 4 if model.eps < 4 else 5
+    # Exact leaves add up to all other levels.
+    if not setting.private or local:
+        return (int(height),)
+    return auto_levels(int(height))
+
+
+def _checked(levels, height, local):
+    given = read_array(levels, "levels").ravel()
+    whole = given.dtype.kind in "iuf" and np.isfinite(given).all()
+    if not whole or (given % 1 != 0).any():
+        raise ValueError(f"levels={levels!r} must be whole numbers.")
+    found = tuple(map(int, given.tolist()))
+    rising = all(a < b for a, b in pairwise(found))
+    if not found or not rising or found[0] < 1 or found[-1] > 16:
+        raise ValueError(f"levels={levels!r} must be increasing depths from 1 to 16.")
+    if height not in ("auto", found[-1]):
+        raise ValueError(
+            f"levels={levels!r} end at {found[-1]}, not at height={height!r}; leave "
+            "one of the two out."
+        )
+    if local and len(found) > 1:
+        raise ValueError(
+            f"levels={levels!r}: under LocalDP a client reports once. Pass one level, "
+            "or 'auto'."
+        )
+    return found
+
+
+# Curves and laws of noise are imported where they are used: importing the package
+# stays quick.
+
+METHODS = ("bins", "bbq", "isotonic", "platt", "beta")
+_KINDS = {"bins": "steps", "bbq": "steps", "isotonic": "line"}
+
+
+class FedHistogramCalibrator(BaseCalibrator):
+    """Fit a curve to the counts of both labels in narrow buckets of the score.
+
+    One round: each row falls into one bucket of the histogram of its label. The server
+    sees the (noisy) sums, fits any curve to them, and uses it as far as they speak for
+    it; `reason_` says how far.
+
+    Parameters
+    ----------
+    eps : float, default=None
+        Budget of differential privacy for a whole client. None adds no noise.
+    method : {'auto', 'bins', 'bbq', 'isotonic', 'platt', 'beta'}, default='auto'
+        Frequencies of `n_bins` bins of equal mass; Bayesian average of nested bins; a
+        monotone curve; a line in log-odds; or a line in log p and log(1 - p). 'auto'
+        takes 'isotonic' or 'platt', whichever would save more log loss on other rows.
+        Bins do not keep the order of scores, and 'bbq' is poor under noise.
+    n_bins : int, default=15
+        Bins of ``method='bins'``.
+    multiclass : {'auto', 'ovr', 'top'}, default='auto'
+        With more than two classes: one curve for each class against the rest, with as
+        many histograms, which multiplies the noise; or one for the most probable class,
+        which stays so: the row gets a temperature if it falls, and if it rises others
+        keep their proportions. 'auto' is 'top' under privacy, else 'ovr'.
+    height : int or 'auto', default='auto'
+        There are ``2**height`` buckets; 'auto' is 10, with noise 7, and 5 or, below
+        ``eps=4``, 4 where every client adds noise.
+    levels : sequence of int or 'auto', default='auto'
+        Depths at which rows are counted under noise, the last one the height; 'auto' is
+        every fourth, for LocalDP the height only.
+    space : {'auto', 'both', 'prob', 'logit'}, default='auto'
+        Scale on which buckets have equal width: probability, log-odds (up to 16), or
+        the mean of both; 'auto' is 'both' under noise, else 'logit'.
+    delta : float, default=None
+        Chance that the bound of `eps` does not hold, for 'ovr'; None is
+        ``min(1e-5, 1 / (10 K))`` for K clients. Laplace noise, for 'top' and for two
+        classes, needs none.
+    clip : int or 'auto', default='auto'
+        Rows of a client that count; of more, a fixed choice by row number is taken.
+        'auto' is all rows without privacy, and 1 where a row or a report is what is
+        protected. Where clients are, every client counts as one row, which its rows
+        share; beyond 22,000 clients, whose shares would fill the memory, as many rows
+        as `n_clients` ``* eps**2 / 2000``, from 1 to 10.
+    if_improves : bool, default=True
+        Use the curve as far as the counts speak for it (`curve_weight_`), and leave the
+        input as it is where they do not (`improves_`); see Notes. False uses the curve
+        as it was fitted, whatever speaks against it. May be set after `fit`.
+    privacy : privacy model, default=None
+        Other settings of privacy, instead of `eps` and `delta`: CentralDP,
+        DistributedDP, LocalDP, SourceDP or SecureAggregation.
+    ledger : PrivacyLedger, default=None
+        Account that is debited before any client is asked.
+    classes : array-like of shape (n_classes,), default=None
+        Labels of the logit columns, in column order. None takes column names that are
+        the labels, else the sorted labels of y.
+    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
+        What the columns of X hold; never guessed.
+    runner : FederatedRunner, default=None
+        Rounds, cohorts, engine and checkpoint.
+    random_state : int, RandomState instance or None, default=None
+        None draws noise and cohorts from the operating system. A seed makes a
+        simulation that can be repeated and guarantees nothing.
+
+    Attributes
+    ----------
+    method_ : str
+        Method of the curves.
+    scores_ : {'binary', 'ovr', 'top'}
+        What the curves are of.
+    counts_ : ndarray of shape (n_scores, 2, 2**height)
+        Negatives and positives of each score by bucket: unbiased, under noise with
+        negative numbers among them.
+    curve_points_, curve_values_ : list of ndarray
+        Where each curve has steps or corners, and its values or coefficients.
+    evidence_ : float
+        Standard deviations by which labels differ from what the scores say.
+    gain_ : float
+        Log loss of a row that the curves, as fitted, would save on other rows.
+    curve_weight_ : float
+        Part of the curves in the calibrated log-odds, from 0 to 1, the rest being the
+        input's.
+    reason_ : str
+        These numbers in words.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted labels; the order of the columns of `predict_proba`.
+    improves_ : bool
+        Whether there is evidence, and a saving beyond noise and overfitting; here also
+        without privacy.
+    n_clients_, n_rounds_ : int
+        Clients seen and rounds run.
+    privacy_ : PrivacyReport
+        The guarantee of this fit.
+    history_ : list of RoundRecord
+        What each round cost and what the server saw.
+
+    See Also
+    --------
+    FedBinCalibrator : Bins of equal width, with weights for partial cohorts.
+    FedTempCalibrator : One temperature; never changes the order of classes.
+
+    Notes
+    -----
+    Counts of several depths are combined by least squares. Platt and beta solve
+    ``sum_j x_j (p_j - (p_j + n_j) q_j) = 0`` over buckets with the unclipped counts
+    ``p_j`` and ``n_j``, which are unbiased, if there is a solution near that of clipped
+    counts. Slopes are not negative. Isotonic fits use leaves, under noise 64 buckets of
+    equal mass, straight between; ends have half an example of the other label.
+
+    A curve can do harm: it follows the noise, or the few rows that there are. It is not
+    used unless labels differ from what the scores say by one standard deviation of
+    sample and noise, under privacy by 3.5. Nor unless its saving on the released counts
+    exceeds the optimism of that saving, which is what the covariance of the counts
+    explains of it (Stein's identity): the number of coefficients, and more with noise,
+    for 'bbq' by its deviation. If both hold, the log-odds are
+    ``w curve(z) + (1 - w) z`` with ``w = 1 - (optimism / saving)**2``. Weights of rows
+    count as numbers of rows.
+
+    References
+    ----------
+    .. [1] Cormode and Markov, "Federated Calibration and Evaluation of Binary
+       Classifiers", PVLDB 16(11), 2023.
+
+    Examples
+    --------
+    >>> from skfedcal import FedHistogramCalibrator, make_federation
+    >>> fed = make_federation(n_clients=200, n_classes=2, random_state=0)
+    >>> cal = FedHistogramCalibrator(method="platt").fit(fed.clients)
+    >>> cal.method_, cal.scores_, cal.counts_.shape
+    ('platt', 'binary', (1, 2, 1024))
+    >>> cal.reason_.split("; ")[1:]
+    ['platt saves 0.0477 of log loss on other rows', '100 % of the curve is used.']
+    """
+
+    _parameter_constraints = {
+        **BaseCalibrator._parameter_constraints,
+        "method": [StrOptions({"auto", *METHODS})],
+        "n_bins": [Interval(Integral, 1, 2**20, closed="both")],
+        "multiclass": [StrOptions({"auto", "ovr", "top"})],
+        "height": [Interval(Integral, 1, 16, closed="both"), StrOptions({"auto"})],
+        "levels": ["array-like", StrOptions({"auto"})],
+        "space": [StrOptions({"auto", "both", "prob", "logit"})],
+        "clip": [Interval(Real, 1, 1e50, closed="both"), StrOptions({"auto"})],
+    }
+    _fitted_names = (
+        "method_",
+        "scores_",
+        "counts_",
+        "curve_points_",
+        "curve_values_",
+        "curve_weight_",
+        "evidence_",
+        "gain_",
+    )
+    _other_unit = (
+        ", and where few clients have many rows CentralDP(eps, unit='example'), which "
+        "hides single rows and not whole clients"
+    )
+
+    def __init__(
+        self,
+        eps=None,
+        *,
+        method="auto",
+        n_bins=15,
+        multiclass="auto",
+        height="auto",
+        levels="auto",
+        space="auto",
+        delta=None,
+        clip="auto",
+        if_improves=True,
+        privacy=None,
+        ledger=None,
+        classes=None,
+        input_type="logits",
+        runner=None,
+        random_state=None,
+    ):
+        self.eps = eps
+        self.method = method
+        self.n_bins = n_bins
+        self.multiclass = multiclass
+        self.height = height
+        self.levels = levels
+        self.space = space
+        self.delta = delta
+        self.clip = clip
+        self.if_improves = if_improves
+        self.privacy = privacy
+        self.ledger = ledger
+        self.classes = classes
+        self.input_type = input_type
+        self.runner = runner
+        self.random_state = random_state
+
+    def _make_algorithm(self, setting):
+        model = self._privacy_model()
+        scores = self._scores(setting, isinstance(model, LocalDP))
+        # A row in many tables is short in L2; in one, Laplace noise is smaller.
+        gaussian = scores == "ovr" and isinstance(model, CentralDP | DistributedDP)
+        norm: Any = "l2" if gaussian else "l1"
+        levels = levels_of_counts(self.levels, self.height, setting, model)
+        tables = setting.n_classes if scores == "ovr" else 1
+        n_numbers = 2 * tables * sum(2**bits for bits in levels)
+        rows, shared = contribution(self.clip, setting, model, n_numbers)
+        clip = None
+        if setting.private:
+            bound = 1 if rows is None else rows
+            clip = float(bound * (np.sqrt(tables) if norm == "l2" else tables))
+        space = self.space
+        if space == "auto":
+            space = "both" if setting.private else "logit"
+        self._algorithm = ClassScoreCounts(
+            levels=levels,
+            # A row by itself is one row; the choice would be by its number, 0.
+            max_examples=None if setting.unit == "example" else rows,
+            clip=clip,
+            norm=norm,
+            weighting="client" if shared else "example",
+            scores=scores,
+            space=space,
+            n_classes=setting.n_classes,
+            weighted=setting.weighted,
+        )
+        return self._algorithm
+
+    def _scores(self, setting, local):
+        if setting.n_classes == 2:
+            return "binary"
+        if self.multiclass == "auto":
+            return "top" if setting.private else "ovr"
+        if self.multiclass == "ovr" and local:
+            raise ValueError(
+                "multiclass='ovr' needs a report for each class, and LocalDP allows "
+                "one; pass multiclass='top'."
+            )
+        return self.multiclass
+
+    def _noise_split(self):
+        return "joint"
+
+    def _set_state(self, state):
+        from skfedcal.methods.score_curves.curves import choose
+
+        if getattr(self, "_totals", None) is state.totals:
+            return  # the last round's state comes twice
+        self._totals = state.totals
+        algorithm = self._algorithm
+        self.scores_ = algorithm.scores
+        every = self._leaves(state, algorithm)
+        self.counts_ = np.stack([leaves.counts for leaves in every])
+        choice = choose(every, self.method, self.n_bins)
+        self.method_, self.curve_weight_ = choice.method, choice.weight
+        self.gain_, self.evidence_ = choice.gain, choice.evidence
+        self.curve_points_ = [curve.points for curve in choice.curves]
+        self.curve_values_ = [curve.values for curve in choice.curves]
+
+    def _leaves(self, state, algorithm):
+        """Counts of each score, made consistent over levels."""
+        from skfedcal.evaluation.grid import ScoreGrid
+        from skfedcal.evaluation.noise import NoiseModel, split_levels
+        from skfedcal.methods.score_curves.curves import Leaves, to_odds
+
+        noise = NoiseModel.from_rows(algorithm.levels, state.laws)
+        n_tables = algorithm.n_tables
+        totals = split_levels(state.totals, algorithm.levels, n_tables)
+        grid = ScoreGrid(algorithm.levels[-1], algorithm.space)
+        odds, edges = to_odds(grid.centres), to_odds(grid.edges[1:-1])
+        return [
+            Leaves(noise.estimate([t[i : i + 2] for t in totals]), odds, edges, noise)
+            for i in range(0, n_tables, 2)
+        ]
+
+    def _after_fit(self, setting):
+        # Also without noise: few rows are no better than noisy ones.
+        self.improves_ = self._improves()
+        # Needed in between rounds only.
+        del self._algorithm, self._totals
+
+    def _improves(self):
+        return self.curve_weight_ > 0
+
+    def _warn_no_gain(self):
+        more = "more rows would show it"
+        if self.privacy_.private:
+            more = f"more clients or a larger eps would show it{self._other_unit}"
+        warnings.warn(
+            f"{self.reason_} The scores may be right as they are; if not, {more}.",
+            CalibrationWarning,
+            stacklevel=4,
+        )
+
+    @property
+    def reason_(self):
+        """What was chosen and what speaks for it, with its numbers."""
+        from skfedcal.methods.score_curves.curves import in_words
+
+        choice = self.method_, self.gain_, self.evidence_
+        weight = self.curve_weight_ if self.if_improves else None
+        return in_words(*choice, weight, noisy=self.privacy_.private)
+
+    def _curves(self):
+        from skfedcal.methods.score_curves.curves import Curve
+
+        kind: Any = _KINDS.get(self.method_, self.method_)
+        pairs = zip(self.curve_points_, self.curve_values_, strict=True)
+        return [Curve(kind, points, values) for points, values in pairs]
+
+    def _calibrate(self, logits):
+        from skfedcal.methods.score_curves.curves import apply_curves
+
+        weight = self.curve_weight_ if self.if_improves else 1.0
+        return apply_curves(logits, self.scores_, self._curves(), weight)
+
+    def _check_restored(self):
+        known = self.method_ in METHODS and self.scores_ in ("binary", "ovr", "top")
+        n_scores = len(self.classes_) if self.scores_ == "ovr" else 1
+        if not known or self.counts_.shape[:2] != (n_scores, 2):
+            raise ValueError("counts_ has a wrong shape, or method_ is unknown")
+        numbers = self.curve_weight_, self.gain_, self.evidence_
+        if not all(type(x) is float for x in numbers) or not 0 <= numbers[0] <= 1:
+            raise ValueError("curve_weight_, gain_ or evidence_ cannot be")
+        if not len(self.curve_points_) == len(self.curve_values_) == n_scores:
+            raise ValueError("there is not one curve for each score")
+        for curve in self._curves():
+            curve.check()

@@ -1,0 +1,282 @@
+"""FedTempCalibrator, and the temperature of each client for simulations.
+
+- Federated temperature scaling.
+- Looks at clients one by one; for simulations, where no privacy is at stake.
+"""
+
+import warnings
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from skfedcal._sklearn_compat import StrOptions
+from skfedcal.clients.arrays import INPUT_TYPES
+from skfedcal.clients.forms import make_dataset
+from skfedcal.exceptions import CalibrationWarning
+from skfedcal.methods.base import BaseCalibrator
+from skfedcal.methods.temperature.rounds import (
+    TemperatureAverage,
+    TemperatureGrid,
+    TemperatureNewton,
+    TemperaturePosterior,
+    local_temperatures,
+)
+
+
+class FedTempCalibrator(BaseCalibrator):
+    """Divide all logits by one temperature learned from sums over clients.
+
+    Parameters
+    ----------
+    eps : float, default=None
+        Budget of differential privacy for a whole client. None adds no noise.
+    delta : float, default=None
+        Chance that the bound of `eps` does not hold; None is ``min(1e-5, 1 / (10 K))``
+        for K clients.
+    solver : {'auto', 'newton', 'grid', 'average'}, default='auto'
+        'newton': the exact optimum of the pooled log loss; under `eps` five noisy
+        releases at the server's current value, combined by their known noise. 'grid':
+        the same optimum in one round, T in [0.01, 100]. 'average': the mean of the
+        clients' own optima, as the paper prints it; biased when clients differ.
+        'auto' is 'newton'.
+    clip : float or 'auto', default='auto'
+        Bound on what one client sends: its mean slope in log T for 'newton', its curve
+        for 'grid', its change of T for 'average'. A number also clips without `eps`
+        where the solver is 'average'. 'auto' is a public constant of the solver.
+    if_improves : bool, default=True
+        Leave the input as it is where, under `eps`, the released values are no more
+        than noise explains (`improves_`).
+    privacy : CentralDP or SecureAggregation, default=None
+        Other settings of privacy, instead of `eps` and `delta`.
+    ledger : PrivacyLedger, default=None
+        Account that is debited before any client is asked.
+    classes : array-like of shape (n_classes,), default=None
+        Labels of the logit columns, in column order. None takes column names that are
+        the labels, else the sorted labels of y.
+    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
+        What the columns of X hold; never guessed.
+    runner : FederatedRunner, default=None
+        Rounds, cohorts, engine and checkpoint.
+    random_state : int, RandomState instance or None, default=None
+        None draws noise and cohorts from the operating system. A seed makes a
+        simulation that can be repeated and guarantees nothing.
+
+    Attributes
+    ----------
+    temperature_ : float
+        The temperature, in [1e-4, 1e4]; 1 leaves the input unchanged.
+    converged_ : bool
+        Whether the optimum was found inside the bounds; under `eps`, whether the
+        releases said more about it than the noise.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted labels; the order of the columns of `predict_proba`.
+    improves_ : bool
+        Whether the releases, under `eps`, say more than noise; always without.
+    n_clients_, n_rounds_ : int
+        Clients seen and rounds run.
+    privacy_ : PrivacyReport
+        The guarantee of this fit.
+    history_ : list of RoundRecord
+        What each round cost and what the server saw.
+
+    See Also
+    --------
+    FedBinCalibrator : Histogram binning.
+    skfedcal.metrics.expected_calibration_error : Error of the top label.
+
+    Notes
+    -----
+    The log loss in ``1 / T`` is convex and its derivatives are sums over rows, so that
+    any partition into clients has the same optimum. Order and accuracy never change.
+
+    References
+    ----------
+    .. [1] Guo et al., "On Calibration of Modern Neural Networks", ICML 2017.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator, make_federation
+    >>> fed = make_federation(n_clients=50, temperature=2.0, noise=0.0, random_state=0)
+    >>> cal = FedTempCalibrator().fit(fed.clients)
+    >>> round(cal.temperature_, 1)
+    2.0
+    >>> cal.predict_proba(fed.test_logits).shape
+    (10000, 10)
+    """
+
+    _parameter_constraints = {
+        **BaseCalibrator._parameter_constraints,
+        "solver": [StrOptions({"auto", "newton", "grid", "average"})],
+    }
+    _fitted_names = ("temperature_", "converged_")
+    _other_unit = (
+        "; with few clients of many rows so would CentralDP(eps, unit='example'), "
+        "which hides single rows and not whole clients"
+    )
+
+    def __init__(
+        self,
+        eps=None,
+        *,
+        delta=None,
+        solver="auto",
+        clip="auto",
+        if_improves=True,
+        privacy=None,
+        ledger=None,
+        classes=None,
+        input_type="logits",
+        runner=None,
+        random_state=None,
+    ):
+        self.eps = eps
+        self.delta = delta
+        self.solver = solver
+        self.clip = clip
+        self.if_improves = if_improves
+        self.privacy = privacy
+        self.ledger = ledger
+        self.classes = classes
+        self.input_type = input_type
+        self.runner = runner
+        self.random_state = random_state
+
+    def _make_algorithm(self, setting):
+        clip = None if self.clip == "auto" else float(self.clip)
+        if self.solver == "average":
+            if setting.unit == "example":
+                raise ValueError(
+                    "solver='average' has no bound for one example; use "
+                    "unit='client', or solver='newton'."
+                )
+            if setting.private:
+                return TemperatureAverage(clip=clip or 0.5, n_rounds=3)
+            return TemperatureAverage(clip=clip)
+        if not setting.private:
+            _refuse_clip(self.clip, self.solver)
+            if self.solver == "grid":
+                return TemperatureGrid()
+            return TemperatureNewton()
+        if self.solver == "grid":
+            return TemperatureGrid(n_points=17, clip=clip or 1.0)
+        if setting.unit == "example":
+            # One row can be far more wrong than the mean of a client's rows.
+            return TemperaturePosterior(
+                clip=clip or 10.0, curvature_clip=40.0, full_rows=1
+            )
+        return TemperaturePosterior(clip=clip)
+
+    def _set_state(self, state):
+        self.temperature_ = float(state.temperature)
+        self.converged_ = bool(state.converged)
+        self._bounded = getattr(state, "bounded", True)
+        self._gain = getattr(state, "improves", True)
+
+    def _improves(self):
+        return self._gain
+
+    def _after_fit(self, setting):
+        newton = not setting.private and self.solver in ("auto", "newton")
+        if newton and self._has_changing_cohorts():
+            # Exact steps end at the optimum of the cohort that was asked last.
+            self.converged_ = False
+        if self.converged_ or not self.improves_:
+            return
+        if setting.private:
+            text = (
+                "The noise leaves the temperature open: this many clients with this "
+                "eps say little more than the prior around T = 1."
+            )
+        elif self._bounded:
+            text = (
+                f"The log loss has no minimum inside the bounds: stopped at T = "
+                f"{self.temperature_:.4g}. The rows may be all right, all wrong, or "
+                "without information about the labels."
+            )
+        else:
+            text = (
+                f"Not converged after {self.n_rounds_} rounds: cohorts that change "
+                "from round to round move the optimum. Use cohort='full', or "
+                "solver='grid'."
+            )
+        warnings.warn(text, CalibrationWarning, stacklevel=4)
+
+    def _has_changing_cohorts(self):
+        drawn = self.runner is not None and self.runner.cohort != "full"
+        return drawn and any(r.n_clients < self.n_clients_ for r in self.history_)
+
+    def _check_restored(self):
+        if type(self.temperature_) is not float or not 0 < self.temperature_ < np.inf:
+            raise ValueError(f"temperature_={self.temperature_!r} is not positive")
+        if type(self.converged_) is not bool:
+            raise ValueError(f"converged_={self.converged_!r} is not true or false")
+
+    def _calibrate(self, logits):
+        logits /= logits.dtype.type(self.temperature_)
+        return logits
+
+
+def _refuse_clip(clip, solver):
+    if clip != "auto":
+        raise ValueError(
+            f"clip={clip!r} without eps has no meaning for solver={solver!r}, which "
+            "finds the exact optimum; use solver='average', or set eps."
+        )
+
+
+def client_temperatures(
+    clients, y=None, *, client_ids=None, classes=None, input_type="logits"
+):
+    """Temperature that each client would fit to its own rows alone.
+
+    It looks at clients one by one and adds no noise: use it on simulated federations,
+    to see how far clients differ, not on data that are to be kept private. The more the
+    labels are skewed, the larger is the variance of these temperatures.
+
+    Parameters
+    ----------
+    clients : list of (logits, labels) pairs, list of arrays, or array-like
+        Clients in any form that `fit` reads.
+    y : array-like of shape (n_samples,), or list of these, default=None
+        Labels; omitted when `clients` is a list of pairs.
+    client_ids : array-like of shape (n_samples,), default=None
+        Client that owns each row. None makes all rows one client. With a list of
+        clients: one name per client.
+    classes : array-like of shape (n_classes,), default=None
+        Labels of the logit columns, in column order. None takes column names that are
+        the labels, else the sorted labels of y.
+    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
+        What the columns hold; never guessed.
+
+    Returns
+    -------
+    temperatures : ndarray of shape (n_clients,)
+        Optimum of the client's log loss in [0.05, 20], in the order of the clients
+        (sorted, if they come as `client_ids`). NaN for clients without rows. A client
+        whose rows are all right, or all wrong, has no optimum and ends at a bound, or
+        on the way there where its loss is zero in floating point.
+
+    See Also
+    --------
+    FedTempCalibrator : One temperature for all; ``solver='average'`` is the mean of
+        these.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal import client_temperatures, make_federation
+    >>> for alpha in (0.1, 0.5, None):
+    ...     fed = make_federation(
+    ...         50, class_bias=2.0, alpha=alpha, balance=True, random_state=0
+    ...     )
+    ...     print(alpha, round(np.var(client_temperatures(fed.clients)), 2))
+    0.1 0.19
+    0.5 0.08
+    None 0.02
+    """
+    if not isinstance(input_type, str) or input_type not in INPUT_TYPES:
+        raise ValueError(f"input_type={input_type!r}: pass one of {INPUT_TYPES}.")
+    dataset, _ = make_dataset(
+        BaseEstimator(), clients, y, client_ids, classes=classes, input_type=input_type
+    )
+    return np.where(dataset.filled, local_temperatures(dataset), np.nan)

@@ -1,0 +1,6 @@
+"""The map of one temperature, as a graph."""
+
+
+def temperature(cal, logits):
+    """One temperature."""
+    return logits / cal.temperature_

@@ -1,0 +1,826 @@
+"""Temperature scaling: what clients send, and what the server does with the sums.
+
+- Exact temperature scaling by high-order steps on the summed log loss.
+- Temperature scaling in one round: every client sends its slopes on a grid.
+- Temperature scaling by averaging local optima: Algorithm 2 of the paper.
+- Temperature scaling under noise: few releases, each centred on the public iterate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import exp, factorial, log, log1p, sqrt
+from typing import TypeVar
+
+import numpy as np
+
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import (
+    MAX_POINTS,
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+    check_range,
+)
+from skfedcal.methods.temperature.moments import LossDerivatives
+
+# T lies in [exp(-LOG_BOUND), exp(LOG_BOUND)] = [1e-4, 1e4].
+LOG_BOUND = log(1e4)
+
+# One row in 8 brings the start close; a sample of fewer rows than this is skipped.
+_SAMPLE = 8
+_MIN_ROWS = 200
+# An error of log(beta) this small, about that of a sample of 1,000 rows, ends it.
+_NEAR = 0.04
+_MAX_SAMPLE_ROUNDS = 5
+
+# Rows that are hashed at a time, so that it takes no array of their number.
+_HASH_ROWS = 1 << 14
+
+# Derivatives sent: enough for one pass over all rows after a good start.
+_ORDER = 5
+# A step this long in log(beta) is too long for a polynomial.
+_REACH = 1.0
+
+# The error of a step is at least this times its sixth power, the first one that the
+# derivatives say nothing of; of 10,000 made-up sets of rows few have twice as much.
+_ALIKE = 2.0
+
+# Slope and curvature per row below which the loss is flat, well above the resolution
+# of what is sent: rows that are all right pull T to 0 with ever smaller slopes.
+_FLAT = 1e-9
+
+# Below this many entries float32 input is worked on in float64, to a tighter
+# tolerance: rounding does not average out over so few rows, and time does not matter.
+_SMALL = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class TemperatureState:
+    """Inverse temperature, with a bracket for its logarithm.
+
+    `stage` is the thinning of the rows, `error` an estimate of the relative error of
+    `beta`; `flat` tells that the loss no longer depends on `beta`.
+    """
+
+    beta: float = 1.0
+    low: float = -LOG_BOUND
+    high: float = LOG_BOUND
+    stage: int = _SAMPLE
+    stage_rounds: int = 0
+    precise: bool = False
+    error: float = np.inf
+    flat: bool = False
+
+    @property
+    def temperature(self) -> float:
+        return 1.0 / self.beta
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the loss is flat, or falls beyond a bound."""
+        return self.flat or abs(log(self.beta)) > LOG_BOUND - 1e-6
+
+    @property
+    def converged(self) -> bool:
+        """Whether the optimum was reached and lies inside the bounds."""
+        return not self.bounded and self.error <= self.tol
+
+    @property
+    def tol(self) -> float:
+        return 1e-11 if self.precise else 3e-7
+
+
+@dataclass(frozen=True, slots=True)
+class TemperatureNewton:
+    """Minimise the pooled log loss in ``beta = 1 / T``, exactly.
+
+    Clients send the first derivatives of their summed loss. The loss is convex, so the
+    sign of the slope brackets the optimum. The slope is continued from its derivatives
+    in two ways; where their roots agree, that is the next point. Elsewhere it is a
+    Newton step on the log scale, or a bisection where the step leaves the bracket.
+
+    The rows used in the first round are picked by a hash of their own first entry: the
+    same rows whatever the partition into clients.
+    """
+
+    n_rounds: int = 60
+
+    def init(self, n_classes: int) -> TemperatureState:
+        return TemperatureState()
+
+    def broadcast(self, state: TemperatureState) -> Arrays:
+        return {
+            "beta": np.asarray(state.beta),
+            "stage": np.asarray(state.stage),
+            "precise": np.asarray(state.precise),
+        }
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        return {
+            "slopes": BlockSpec((_ORDER,)),
+            "sizes": BlockSpec((2,), kind="count"),
+        }
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return (
+            {
+                "beta": Field(),
+                "stage": Field((), "whole", 1, _SAMPLE),
+                "precise": Field((), "flag"),
+            },
+        )
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+        beta, stage = float(broadcast["beta"]), int(broadcast["stage"])
+        dtype = np.float64 if broadcast["precise"] else clients.rows.dtype
+        used = hash_sample(clients, stage) if stage > 1 else clients
+        derivatives = LossDerivatives(dtype)
+        slopes = np.zeros((len(clients), _ORDER))
+        for block in used.blocks():
+            values = derivatives(block.rows, block.labels, beta, _ORDER)
+            slopes[block.clients] += block.sum_by_client(values)
+        # Derivatives in x, where beta * (1 + x) is the next point: whatever the scale
+        # of the logits, they are neither too large nor too small to be sent.
+        slopes *= beta ** np.arange(1, _ORDER + 1)
+        cells = clients.sizes * clients.rows.shape[1]
+        return {"slopes": slopes, "sizes": np.array([cells, used.sizes]).T}
+
+    def update(
+        self, state: TemperatureState, total: Sums, n_clients: int
+    ) -> TemperatureState:
+        n_cells, n_used = total["sizes"]
+        precise = bool(n_cells <= _SMALL)
+        if state.stage > 1 and n_used < _MIN_ROWS:
+            return replace(state, stage=1, precise=precise)
+        moved = newton_step(state, total["slopes"], floor=_FLAT * n_used)
+        moved = replace(moved, precise=precise, stage_rounds=state.stage_rounds + 1)
+        far = moved.error > _NEAR and moved.stage_rounds < _MAX_SAMPLE_ROUNDS
+        if state.stage == 1 or far:
+            return moved
+        # Bracket and error belong to the sample: start anew with all rows.
+        bound = LOG_BOUND - 1.0
+        beta = min(max(moved.beta, exp(-bound)), exp(bound))
+        return TemperatureState(beta, stage=1, precise=precise)
+
+    def done(self, state: TemperatureState) -> bool:
+        return state.stage == 1 and (state.flat or state.error <= state.tol)
+
+
+def newton_step(
+    state: TemperatureState, slopes: Array, floor: float = 0.0
+) -> TemperatureState:
+    """Move `beta` toward the root of the slope, inside the bracket.
+
+    `slopes` are derivatives in the relative change of `beta`; the first two say nothing
+    if they are at most `floor`.
+    """
+    here = log(state.beta)
+    scaled = [float(s) for s in slopes]
+    slope, curvature = scaled[:2]
+    if max(abs(slope), curvature) <= floor:
+        return replace(state, error=0.0, flat=True)
+    if slope == 0:
+        return replace(state, error=0.0)
+    low, high = (here, state.high) if slope < 0 else (state.low, here)
+    move, error = _log_root(scaled)
+    if error > 0.2:
+        move = _log_newton(slope, curvature)
+    if state.stage == 1:
+        # Two continuations may also agree by chance; a sample need not be exact.
+        error = max(error, _ALIKE * move**6)
+    target = here + move
+    if not low < target < high:
+        end = low if slope > 0 else high
+        error = np.inf
+        if abs(end) < LOG_BOUND:
+            target = (low + high) / 2
+        elif abs(end - here) < 1e-9:
+            # At the bound the slope still points outward: nothing more to gain.
+            return replace(state, error=0.0)
+        else:
+            target = end
+    return replace(state, beta=exp(target), low=low, high=high, error=error)
+
+
+def _log_root(scaled: list[float]) -> tuple[float, float]:
+    """Change of ``log(beta)`` to the root of the slope, and the error of taking it."""
+    if not scaled[1] > 0:
+        return 0.0, np.inf
+    terms = [s / factorial(i) / scaled[1] for i, s in enumerate(scaled)]
+    x = _rational_root(terms)
+    if not x > -1:
+        return _polynomial_root(_in_log(terms), -terms[0])
+    # Both are of the same order: their gap is about the larger of the two errors.
+    move = log1p(x)
+    other, error = _polynomial_root(_in_log(terms), move)
+    return move, abs(move - other) if error < np.inf else np.inf
+
+
+def _in_log(terms: list[float]) -> list[float]:
+    """Taylor polynomial in ``log(1 + x)`` from that in ``x``."""
+    zero, one, two, three, four = terms
+    return [
+        zero,
+        one,
+        one / 2 + two,
+        one / 6 + two + three,
+        one / 24 + 7 * two / 12 + 3 * three / 2 + four,
+    ]
+
+
+def _polynomial_root(terms: list[float], x: float) -> tuple[float, float]:
+    """Root of a Taylor polynomial next to `x`, and the error of taking it."""
+    for _ in range(20):
+        if not abs(x) < _REACH:
+            return 0.0, np.inf
+        value = derivative = 0.0
+        for term in reversed(terms):
+            derivative = derivative * x + value
+            value = value * x + term
+        if derivative < 0.2:
+            return 0.0, np.inf
+        step = value / derivative
+        x -= step
+        if abs(step) <= 1e-15 * abs(x):
+            break
+    # The first term left out is about |x| times the last ones kept.
+    power = len(terms) - 1
+    error = 2 * abs(x) * max(abs(terms[-1] * x**power), abs(terms[-2] * x**power))
+    return (x, error) if abs(x) < _REACH else (0.0, np.inf)
+
+
+def _rational_root(terms: list[float]) -> float:
+    """Root of the quotient of two quadratics with these Taylor terms; NaN if none."""
+    zero, one, two, three, four = terms
+    det = two * two - one * three
+    if not abs(det) > 1e-6 * (two * two + abs(three)):
+        return np.nan
+    # Denominator 1 + p x + q x^2, by the terms of third and fourth order.
+    p = (one * four - two * three) / det
+    q = (three * three - two * four) / det
+    linear, square = one + p * zero, two + p * one + q * zero
+    inside = linear * linear - 4 * square * zero
+    if not (linear > 0 and inside >= 0):
+        return np.nan
+    x = -2 * zero / (linear + sqrt(inside))
+    # Not beyond a pole.
+    return (
+        x if min(1 + p * x + q * x * x, 1 + p * x / 2 + q * x * x / 4) > 0.2 else np.nan
+    )
+
+
+def _log_newton(slope: float, curvature: float) -> float:
+    """Newton step in ``log(beta)``, at most 2 long."""
+    bend = curvature + slope
+    if bend > 0 and slope <= 2 * bend:
+        step = -slope / bend
+    elif curvature > 0:
+        step = log(max(1 - slope / curvature, 0.25))
+    else:
+        step = -2.0 if slope > 0 else 2.0
+    return min(max(step, -2.0), 2.0)
+
+
+def hash_sample(clients: FederatedDataset, step: int) -> FederatedDataset:
+    """About one row in `step`, picked by a hash of the row's own first entry."""
+    # Multiplicative hashing: the high bits of the product are well mixed.
+    keep = np.empty(len(clients.rows), dtype=np.bool_)
+    for start in range(0, len(keep), _HASH_ROWS):
+        where = slice(start, start + _HASH_ROWS)
+        first = np.ascontiguousarray(clients.rows[where, 0], dtype=np.float64)
+        bits = first.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        np.less(bits, np.uint64(2**64 // step), out=keep[where])
+    return clients.keep_rows(keep)
+
+
+# Grid in log(1 / T): T from 0.01 to 100.
+GRID_BOUND = float(np.log(100.0))
+
+# Standard deviations by which the slope at T = 1 must differ from 0.
+_GRID_STANDS_OUT = 2.8
+
+
+@dataclass(frozen=True, slots=True)
+class GridState:
+    """Summed slopes so far and the root that they have.
+
+    `converged` is false at either end of the grid; `improves` tells whether the slope
+    at T = 1 stands out of the noise.
+    """
+
+    slopes: Array
+    beta: float = 1.0
+    converged: bool = False
+    rounds: int = 0
+    improves: bool = True
+
+    @property
+    def temperature(self) -> float:
+        return 1.0 / self.beta
+
+
+@dataclass(frozen=True, slots=True)
+class TemperatureGrid:
+    """Find the root of the summed slope from its values on a grid of ``log(1 / T)``.
+
+    Without noise a client sends three derivatives at each point; a quintic through two
+    neighbours gives the root to about 1e-8. With noise (`clip` given) it sends its mean
+    slope in ``1 / T`` only, which is monotone: an isotonic fit of the noisy curve
+    gives the root.
+
+    Parameters
+    ----------
+    n_points : int, default=47
+        Grid points.
+    clip : float, default=None
+        L2 bound on a client's curve.
+    """
+
+    n_points: int = 47
+    clip: float | None = None
+    n_rounds: int = 1
+
+    @property
+    def grid(self) -> Array:
+        return np.linspace(-GRID_BOUND, GRID_BOUND, self.n_points)
+
+    @property
+    def _order(self) -> int:
+        return 3 if self.clip is None else 1
+
+    def init(self, n_classes: int) -> GridState:
+        return GridState(np.zeros((self.n_points, self._order)))
+
+    def broadcast(self, state: GridState) -> Arrays:
+        return {"log_beta": self.grid}
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        return {"slopes": BlockSpec((self.n_points, self._order), clip=self.clip)}
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        check_range("n_points", self.n_points, 1, MAX_POINTS)
+        return ({"log_beta": Field((self.n_points,))},)
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+        out = np.zeros((len(clients), self.n_points, self._order))
+        derivatives = LossDerivatives(np.float64)
+        for block in clients.blocks():
+            for i, log_beta in enumerate(broadcast["log_beta"]):
+                beta = np.exp(log_beta)
+                values = derivatives(block.rows, block.labels, beta, self._order)
+                out[block.clients, i] += block.sum_by_client(values)
+        if self.clip is not None:
+            out /= np.maximum(clients.sizes, 1)[:, None, None]
+        return {"slopes": out}
+
+    def update(self, state: GridState, total: Sums, n_clients: int) -> GridState:
+        slopes = state.slopes + total["slopes"]
+        improves = True
+        if self.clip is None:
+            log_beta, inside = _quintic_root(self.grid, slopes)
+        else:
+            log_beta, inside = _isotonic_root(self.grid, slopes[:, 0])
+            # Both ends must stand out of the noise for a root to mean anything.
+            noise = total.noise.get("slopes", 0.0) * np.sqrt(state.rounds + 1)
+            inside &= min(-slopes.min(), slopes.max()) > 4 * noise
+            here = slopes[np.abs(self.grid).argmin(), 0]
+            improves = bool(inside and abs(here) > _GRID_STANDS_OUT * noise)
+        beta = float(np.exp(log_beta))
+        return GridState(slopes, beta, inside, state.rounds + 1, improves)
+
+    def done(self, state: GridState) -> bool:
+        return state.rounds >= self.n_rounds
+
+
+def _quintic_root(grid: Array, slopes: Array) -> tuple[float, bool]:
+    """Root in ``log(beta)``, and whether it lies inside the grid."""
+    beta = np.exp(grid)[:, None] ** [1, 2, 3]
+    first, second, third = (slopes * beta).T
+    # Slope of the loss in log(beta) with two derivatives, by the chain rule.
+    values = np.column_stack([first, second + first, third + 3 * second + first])
+    rising = np.flatnonzero((first[:-1] < 0) & (first[1:] >= 0))
+    # A slope that fades to zero and never rises above it has no root.
+    if not rising.size or not (first > 0).any():
+        # A flat end (all zero) is no optimum either; the middle of it is T = 1.
+        end = 0.0 if not first.any() else (grid[0] if first[-1] > 0 else grid[-1])
+        return float(end), False
+    i = int(rising[0])
+    width = grid[i + 1] - grid[i]
+    left, right = (values[k] * width ** np.arange(3.0) for k in (i, i + 1))
+    low, high = 0.0, 1.0
+    for _ in range(60):  # bisection: exact to the last bit, and the curve is short
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high) if _hermite(left, right, middle) < 0 else (low, middle)
+        )
+    return float(grid[i] + width * high), True
+
+
+def _hermite(left: Array, right: Array, t: float) -> float:
+    """Quintic with given value, slope and curvature at 0 and at 1."""
+    s = 1 - t
+    weights = [s**3 * (1 + 3 * t + 6 * t * t), s**3 * t * (1 + 3 * t), s**3 * t * t / 2]
+    mirror = [t**3 * (1 + 3 * s + 6 * s * s), -(t**3) * s * (1 + 3 * s)]
+    mirror.append(t**3 * s * s / 2)
+    return float(np.dot(weights, left) + np.dot(mirror, right))
+
+
+def _isotonic_root(grid: Array, slope: Array) -> tuple[float, bool]:
+    curve = isotonic(slope)
+    above = np.flatnonzero(curve >= 0)
+    if not above.size or above[0] == 0:
+        end = grid[-1] if not above.size else grid[0]
+        return float(end), False
+    i = int(above[0])
+    part = -curve[i - 1] / (curve[i] - curve[i - 1])
+    return float(grid[i - 1] + part * (grid[i] - grid[i - 1])), True
+
+
+def isotonic(values: Array) -> Array:
+    """Least-squares non-decreasing fit, by the min-max formula."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    n = len(values)
+    start, stop = np.arange(n)[:, None], np.arange(1, n + 1)[None, :]
+    length = np.where(stop > start, stop - start, 1)
+    mean = np.where(stop > start, (total[stop] - total[start]) / length, np.inf)
+    # smallest[i, j]: least mean over segments that start at i and end at j or later.
+    smallest = np.minimum.accumulate(mean[:, ::-1], axis=1)[:, ::-1]
+    inside = np.where(stop > start, smallest, -np.inf)
+    return np.maximum.accumulate(inside, axis=0).diagonal()
+
+
+# Local optima of clients whose rows are all right (or all wrong) lie at infinity.
+LOCAL_BOUND = float(np.log(20.0))
+
+# First point of every client, about the median (1.52) of what 23 sets of outputs of
+# real models need: a start may depend on no other client.
+_START = -float(np.log(1.5))
+
+# Derivatives used, and the error in log(T) at which a client is done.
+_LOCAL_ORDER = 4
+_TOLERANCE = 1e-7
+
+# Longest Newton step, in log(T), at which the derivatives tell the error.
+_LOCAL_NEAR = 0.5
+
+# ``f f'' / f'^2`` of a slope f that has no root: that of a sum of exponentials is 1 at
+# least, that of a slope with a root at a fair distance less.
+_FADES = 0.98
+
+# Share of clients still at work above which computing all is cheaper than picking.
+_MOST = 0.8
+
+# Standard deviations of the noise by which T must differ from 1.
+_LOCAL_STANDS_OUT = 2.8
+
+
+@dataclass(frozen=True, slots=True)
+class AverageState:
+    """The server's temperature, with the variance of the noise in it."""
+
+    temperature: float = 1.0
+    rounds: int = 0
+    variance: float = 0.0
+
+    @property
+    def converged(self) -> bool:
+        inside = abs(np.log(self.temperature)) < LOCAL_BOUND - 1e-6
+        return self.rounds > 0 and bool(inside)
+
+    @property
+    def improves(self) -> bool:
+        """Whether the move from T = 1 is more than what noise makes of nothing."""
+        return (self.temperature - 1) ** 2 > _LOCAL_STANDS_OUT**2 * self.variance
+
+
+@dataclass(frozen=True, slots=True)
+class TemperatureAverage:
+    """Average of the clients' own optimal temperatures.
+
+    A client sends the difference between its own optimum, in [0.05, 20], and the
+    server's temperature; the server adds the mean of the differences.
+
+    Parameters
+    ----------
+    clip : float, default=None
+        Bound on the difference that a client sends.
+    n_rounds : int, default=1
+        Local optima do not depend on the server's value, so that rounds matter only
+        with clipping, noise or changing cohorts.
+    """
+
+    clip: float | None = None
+    n_rounds: int = 1
+
+    def init(self, n_classes: int) -> AverageState:
+        return AverageState()
+
+    def broadcast(self, state: AverageState) -> Arrays:
+        return {"temperature": np.asarray(state.temperature)}
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        blocks = {"update": BlockSpec((1,), clip=self.clip)}
+        if self.clip is None:
+            blocks["filled"] = BlockSpec((1,), kind="count")
+        return blocks
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return ({"temperature": Field()},)
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+        own, filled = local_temperatures(clients), clients.filled
+        update = np.where(filled, own - broadcast["temperature"], 0.0)
+        answer = {"update": update[:, None]}
+        if self.clip is None:
+            answer["filled"] = filled.astype(np.int64)[:, None]
+        return answer
+
+    def update(self, state: AverageState, total: Sums, n_clients: int) -> AverageState:
+        # Empty clients have no optimum; under a bound their number stays hidden.
+        n_filled = (
+            max(float(total["filled"][0]), 1.0) if "filled" in total else n_clients
+        )
+        moved = state.temperature + float(total["update"][0]) / n_filled
+        bounds = np.exp(-LOCAL_BOUND), np.exp(LOCAL_BOUND)
+        noise = total.noise.get("update", 0.0) / n_filled
+        return AverageState(
+            float(np.clip(moved, *bounds)), state.rounds + 1, state.variance + noise**2
+        )
+
+    def done(self, state: AverageState) -> bool:
+        return False
+
+
+def local_temperatures(clients: FederatedDataset, *, max_iter: int = 60) -> Array:
+    """NLL-optimal temperature of each client by itself, all clients at once.
+
+    Steps to the root of the slope, from four derivatives of the loss and inside a
+    bracket, for the clients that still move. Clients whose rows are all right or all
+    wrong end at a bound (0.05 or 20); empty ones, and those whose loss is flat in
+    floating point, end at 1.
+    """
+    log_beta = np.zeros(len(clients))
+    low = np.full(len(clients), -LOCAL_BOUND)
+    high = np.full(len(clients), LOCAL_BOUND)
+    active = np.flatnonzero(clients.sizes)
+    here = np.full(len(active), _START)
+    for _ in range(max_iter):
+        if not active.size:
+            break
+        slopes = _own_slopes(clients, active, np.exp(here))
+        low[active] = np.where(slopes[0] < 0, here, low[active])
+        high[active] = np.where(slopes[0] > 0, here, high[active])
+        target, error = _step(here, slopes, low[active], high[active])
+        moves = error > _TOLERANCE
+        log_beta[active] = target
+        active, here = active[moves], target[moves]
+    return np.exp(-log_beta)
+
+
+def _own_slopes(clients: FederatedDataset, active: Array, beta: Array) -> Array:
+    """First derivatives of each active client's loss in ``beta``, times its powers."""
+    derivatives = LossDerivatives(clients.rows.dtype)
+    most = len(active) > _MOST * len(clients)
+    if most:
+        part, rates = clients, np.ones(len(clients))
+        rates[active] = beta
+    else:
+        part, rates = clients.select(active), beta
+    rates = rates.astype(derivatives.dtype)
+    sums = np.zeros((len(part), _LOCAL_ORDER))
+    for block in part.blocks():
+        per_row = np.repeat(rates[block.clients], np.diff(block.offsets))
+        values = derivatives(block.rows, block.labels, per_row, _LOCAL_ORDER)
+        sums[block.clients] += block.sum_by_client(values)
+    out = np.ascontiguousarray((sums[active] if most else sums).T)
+    power = np.ones_like(beta)
+    for own in out:
+        power *= beta
+        own *= power
+    return out
+
+
+def _step(here: Array, slopes: Array, low: Array, high: Array) -> tuple[Array, Array]:
+    """Next ``log(beta)`` of each client and an estimate of its error."""
+    one, two, three, four = slopes
+    with np.errstate(all="ignore"):
+        # Slope at log(beta) + v, up to a factor: a + v + b v^2 + c v^3.
+        a = one / two
+        b = (two + three) / (2 * two)
+        c = (two + 3 * three + four) / (6 * two)
+        # Steps of Halley and of Householder err by about v^3 and v^4: the gap between
+        # them tells about the error of the second. Factors are from real outputs.
+        halley = -a / (1 - a * b)
+        bend = 1 - 2 * a * b + a * a * c
+        step = -a * (1 - a * b) / bend
+        square = step * step
+        error = 8 * np.abs(step * (step - halley)) + square * square / 2
+        usable = (two > 0) & (bend > 0.2) & (np.abs(step) < 1)
+        newton = np.where(one + two > 0, -one / (one + two), np.nan)
+        fades = (one < 0) & (one * three > _FADES * two * two)
+        target = here + np.where(usable, step, newton)
+        near = usable & ~fades & (np.abs(a) < _LOCAL_NEAR)
+    inside = (target > low) & (target < high) & ~fades
+    end = np.where(one < 0, high, low)
+    # A bound is tried once: the slope there says whether the root lies beyond it.
+    other = np.where(np.abs(end) < LOCAL_BOUND, (low + high) / 2, end)
+    target = np.where(inside, target, other)
+    error = np.where(near & inside, error, high - low)
+    still = one == 0
+    # A loss without curvature at the start is flat; one with it has its minimum there.
+    stay = np.where((here == _START) & (two == 0), 0.0, here)
+    return np.where(still, stay, target), np.where(still, 0.0, error)
+
+
+# Public constants, chosen on the outputs of real networks (docs: privacy guide).
+# Typical curvature of the mean log loss in log(1 / T), and its spread.
+_CURVATURE, _CURVATURE_SD, _CURVATURE_FLOOR = 0.4, 0.3, 0.08
+# Prior spread of log(1 / T) and longest step of one round.
+_PRIOR_SD, _MAX_STEP = 0.8, 1.2
+# Clip on a client's mean slope: the first round must see how far to go, later ones
+# refine. The last clip shrinks with the noise of the mean (0.065 at eps=1, K=100).
+_FIRST_CLIP, _LAST_CLIP, _CLIP_RANGE = 0.5, 0.15, (0.10, 0.50)
+_REFERENCE_NOISE, _CLIP_POWER = 0.065, 0.4
+# Standard deviations by which a slope must differ from 0, and the part by which the
+# curvature at one temperature may be off at another.
+_STANDS_OUT, _CURVATURE_BEND = 1.8, 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateState:
+    """Posterior of ``log(1 / T)`` after some releases.
+
+    `points` are where clients were asked, `roots` and `variances` what each release
+    says about the optimum. For the question whether T = 1 would do: `slopes` with the
+    variances `slope_noise`, the mean of the curvatures and the variance of that mean,
+    and the variance `chance` that the labels give to a slope.
+    """
+
+    log_beta: float = 0.0
+    sd: float = _PRIOR_SD
+    clip: float = _FIRST_CLIP
+    rounds: int = 0
+    points: Array = field(default_factory=lambda: np.empty(0))
+    roots: Array = field(default_factory=lambda: np.empty(0))
+    variances: Array = field(default_factory=lambda: np.empty(0))
+    slopes: Array = field(default_factory=lambda: np.empty(0))
+    slope_noise: Array = field(default_factory=lambda: np.empty(0))
+    curvature: float = 0.0
+    curvature_noise: float = np.inf
+    chance: float = 0.0
+
+    @property
+    def temperature(self) -> float:
+        return float(np.exp(-self.log_beta))
+
+    @property
+    def converged(self) -> bool:
+        """Whether the releases narrowed the prior at least by half."""
+        return self.sd < _PRIOR_SD / 2
+
+    @property
+    def evidence(self) -> float:
+        """Slope at T = 1 over what noise and chance in the labels make of it.
+
+        The larger of two answers: that of the first release, which was asked there, and
+        that of all, by way of the mean curvature, which is sharper near T = 1. Errors
+        of slopes do not depend on where they were asked, so that their variance is the
+        one that is known; that of roots, which divide by a noisy curvature, is not.
+        """
+        if not self.slopes.size:
+            return 0.0
+        weights = 1 / self.slope_noise
+        total = weights.sum()
+        center = float(weights @ self.points / total)
+        slope = float(weights @ self.slopes / total) - self.curvature * center
+        bend = (_CURVATURE_BEND * self.curvature) ** 2
+        doubt = center**2 * (self.curvature_noise + bend)
+        first = abs(self.slopes[0]) / np.sqrt(self.slope_noise[0] + self.chance)
+        return float(max(first, abs(slope) / np.sqrt(1 / total + doubt + self.chance)))
+
+    @property
+    def improves(self) -> bool:
+        """Whether to use the result at all; noise alone says yes in one of ten fits."""
+        return self.evidence > _STANDS_OUT
+
+
+State = TypeVar("State", bound=PrivateState)
+
+
+@dataclass(frozen=True, slots=True)
+class TemperaturePosterior:
+    """Posterior mean of the temperature from noisy slopes and curvatures.
+
+    Each client sends the mean slope and curvature of its loss in ``log(1 / T)`` at the
+    server's current value, scaled and clipped to L2 norm 1. The server turns each
+    release into a Newton estimate with its known noise variance and combines them with
+    a normal prior; releases taken far from where they point fade out.
+
+    Parameters
+    ----------
+    clip : float, default=None
+        Bound on a client's mean slope in every round; None follows a public schedule.
+    curvature_clip : float, default=1.0
+        Bound on a client's mean curvature.
+    full_rows : int, default=25
+        A client with this many rows counts fully, one with fewer in proportion.
+    n_rounds : int, default=5
+        Releases; more of them reach temperatures far from 1 and cost little.
+    """
+
+    clip: float | None = None
+    curvature_clip: float = 1.0
+    full_rows: int = 25
+    n_rounds: int = 5
+
+    def init(self, n_classes: int) -> PrivateState:
+        return PrivateState(clip=_FIRST_CLIP if self.clip is None else self.clip)
+
+    def broadcast(self, state: PrivateState) -> Arrays:
+        return {"log_beta": np.asarray(state.log_beta), "clip": np.asarray(state.clip)}
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        return {"slopes": BlockSpec((2,), clip=1.0)}
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return ({"log_beta": Field(), "clip": Field()},)
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+        beta = np.exp(float(broadcast["log_beta"]))
+        sums = np.zeros((len(clients), 2))
+        derivatives = LossDerivatives(np.float64)
+        for block in clients.blocks():
+            values = derivatives(block.rows, block.labels, beta, 2)
+            sums[block.clients] += block.sum_by_client(values)
+        slope = beta * sums[:, 0]
+        curvature = beta**2 * sums[:, 1] + slope
+        scale = np.maximum(clients.sizes, self.full_rows)
+        units = np.array([float(broadcast["clip"]), self.curvature_clip])
+        return {"slopes": np.column_stack([slope, curvature]) / scale[:, None] / units}
+
+    def update(self, state: State, total: Sums, n_clients: int) -> State:
+        slope, curvature = total["slopes"] / n_clients
+        noise = total.noise.get("slopes", 0.0) / n_clients
+        curvature *= self.curvature_clip
+        spread = (noise * self.curvature_clip) ** 2
+        state = self._add_slope(state, slope, noise, curvature, n_clients)
+        curvature += spread / (spread + _CURVATURE_SD**2) * (_CURVATURE - curvature)
+        curvature = max(curvature, _CURVATURE_FLOOR)
+        step = float(np.clip(slope * state.clip / curvature, -_MAX_STEP, _MAX_STEP))
+        state = replace(
+            state,
+            rounds=state.rounds + 1,
+            points=np.append(state.points, state.log_beta),
+            roots=np.append(state.roots, state.log_beta - step),
+            variances=np.append(state.variances, (noise * state.clip / curvature) ** 2),
+        )
+        return self._combine(state, noise)
+
+    def _add_slope(
+        self, state: State, slope: float, noise: float, curvature: float, n_clients: int
+    ) -> State:
+        """Keep what tells T from 1."""
+        n_rounds = state.rounds + 1
+        mean = state.curvature + (curvature - state.curvature) / n_rounds
+        spread = max((noise * self.curvature_clip) ** 2, 1e-18)
+        return replace(
+            state,
+            slopes=np.append(state.slopes, slope * state.clip),
+            slope_noise=np.append(
+                state.slope_noise, max((noise * state.clip) ** 2, 1e-18)
+            ),
+            curvature=float(mean),
+            curvature_noise=spread / n_rounds,
+            # A row's slope has the variance of its curvature; a client has full_rows.
+            chance=max(float(mean), 0.0) / (self.full_rows * n_clients),
+        )
+
+    def done(self, state: PrivateState) -> bool:
+        return state.rounds >= self.n_rounds
+
+    def _combine(self, state: State, noise: float) -> State:
+        """Posterior mean, and the clip of the next round."""
+        # A Newton step of length s is off by about 0.35 s^2; 0.02 is model error.
+        bend = (0.35 * (state.roots - state.points) ** 2) ** 2
+        weights = 1 / (state.variances + bend + 0.02**2)
+        precision = weights.sum() + 1 / _PRIOR_SD**2
+        clip = self.clip
+        if clip is None:
+            last = _LAST_CLIP * (max(noise, 1e-9) / _REFERENCE_NOISE) ** -_CLIP_POWER
+            ratio = float(np.clip(last, *_CLIP_RANGE)) / _FIRST_CLIP
+            part = state.rounds / max(self.n_rounds - 1, 1)
+            clip = _FIRST_CLIP * ratio ** min(part, 1.0)
+        return replace(
+            state,
+            log_beta=float(weights @ state.roots / precision),
+            sd=float(precision**-0.5),
+            clip=float(clip),
+        )

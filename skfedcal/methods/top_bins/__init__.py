@@ -1,0 +1,1 @@
+"""Binning of the most probable class: `FedTopBinCalibrator`."""

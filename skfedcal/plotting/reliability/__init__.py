@@ -1,1 +1,0 @@
-"""Reliability diagrams of rows that are in this process."""

@@ -1,1 +1,0 @@
-"""Plots of experiments: scores and costs of several methods."""

@@ -1,0 +1,598 @@
+"""Mechanisms whose noise the clients add: distributed and local privacy.
+
+- Sums of what clients draw, drawn at once: exact in distribution, for simulations.
+
+  The laws are those of the faithful mode up to the precision of floating-point numbers;
+  numpy's generator stands in for the clients, with a seed of 256 bits.
+
+- Noise that clients add themselves, so that the server sees noisy sums only.
+- Local privacy: every client randomises its own report; the server only debiases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import exp, expm1, isqrt, sqrt
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from skfedcal.contract import BlockSpec, NoiseLaw, Sums
+from skfedcal.exceptions import NotEnoughClientsError
+from skfedcal.privacy.codec import BlockCode, Codec, Integers
+from skfedcal.privacy.entropy import Entropy
+from skfedcal.privacy.events import PrivacyReport, PureEvent
+from skfedcal.privacy.mechanisms import (
+    LatticeGaussian,
+    LatticeLaplace,
+    PaidSum,
+    Spec,
+    refuse_plan,
+)
+from skfedcal.privacy.randomizers import Kind, Oracle, choose_oracle
+
+if TYPE_CHECKING:
+    from skfedcal.privacy.accounting import NoisePlan
+    from skfedcal.privacy.mechanisms import PureBudget
+    from skfedcal.privacy.randomizers import Randomizer
+
+
+def generator(entropy: Entropy) -> np.random.Generator:
+    """Return numpy's generator with a seed from `entropy`."""
+    seed = [int(word) for word in entropy.uint64(4)]
+    return np.random.Generator(np.random.PCG64DXSM(seed))
+
+
+def summed_laplace(size: int, scale: float, n: int, entropy: Entropy) -> Integers:
+    """Sum of `n` discrete Laplace draws, for each number.
+
+    A draw is a difference of geometric variables, whose sums are negative binomial.
+    """
+    if exp(-1 / scale) == 0.0:
+        return np.zeros(size, dtype=np.int64)
+    rng = generator(entropy)
+    stop = -expm1(-1 / scale)
+    return rng.negative_binomial(n, stop, size) - rng.negative_binomial(n, stop, size)
+
+
+def summed_reports(
+    oracle: Oracle, counts: Integers, n_clients: int, entropy: Entropy
+) -> Integers:
+    """Sum of the reports of `n_clients` clients with these counts of values.
+
+    Exact in the joint law of all cells: for unary encoding and hashing with a fresh
+    random function the cells are independent; generalised response keeps a value with
+    chance p - q and else reports any value; subset selection goes through the cells.
+    """
+    rng = generator(entropy)
+    p, q = oracle.p, oracle.q
+    if oracle.kind == "grr":
+        kept = rng.binomial(counts, p - q)
+        n_values = oracle.n_values
+        rest = n_clients - int(kept.sum())
+        none = n_clients - int(counts.sum())
+        rest -= int(rng.binomial(none, p - q))
+        said = rng.multinomial(rest, np.full(n_values, 1 / n_values))
+        return np.asarray(kept + said[: oracle.domain])
+    if oracle.kind == "subset":
+        return _summed_subsets(oracle, counts, n_clients, rng)
+    return np.asarray(rng.binomial(counts, p) + rng.binomial(n_clients - counts, q))
+
+
+def _summed_subsets(
+    oracle: Oracle, counts: Integers, n_clients: int, rng: np.random.Generator
+) -> Integers:
+    """Go through the values one by one, with clients grouped by what they still name.
+
+    A client whose own value is still to come names ``r`` more of the other values that
+    are left, all sets being alike, so that it names the next one with chance r over
+    their number; groups lose the clients whose own value comes up, who are a random
+    part of them.
+    """
+    size, n_values = oracle.set_size, oracle.n_values
+    counts = np.append(counts, n_clients - int(counts.sum()))
+    own = rng.binomial(counts, oracle.p)  # clients that name their own value
+    with_own, without = _group(size, size - 1, own), _group(size, size, counts - own)
+    past = np.zeros(size + 1, dtype=np.int64)
+    left = np.arange(size + 1)
+    out = np.zeros(n_values, dtype=np.int64)
+    for value in range(n_values):
+        n_left = n_values - value
+        here = _taken(with_own, int(own[value]), rng)
+        here += _taken(without, int(counts[value] - own[value]), rng)
+        out[value] = own[value]
+        for group, n_free in (
+            (with_own, n_left - 1),
+            (without, n_left - 1),
+            (past, n_left),
+        ):
+            named = rng.binomial(group, np.minimum(left / max(n_free, 1), 1.0))
+            out[value] += named.sum()
+            group -= named
+            group[:-1] += named[1:]
+        past += here
+    return out[:-1]
+
+
+def _group(size: int, left: int, counts: Integers) -> Integers:
+    out = np.zeros(size + 1, dtype=np.int64)
+    out[left] = counts.sum()
+    return out
+
+
+def _taken(group: Integers, n: int, rng: np.random.Generator) -> Integers:
+    """Take `n` clients out of the groups at random."""
+    taken = rng.multivariate_hypergeometric(group, n)
+    group -= taken
+    return np.asarray(taken)
+
+
+Mode = Literal["fast", "faithful"]
+
+# Draws of scale 512 may be multiplied as long as what is added to them is 4 times as
+# wide as the gaps; see `discrete_gaussian`.
+_GAP = (512 // 4) ** 2
+_FEW = 16
+
+
+def refuse_absence(adjacency: str, unit: str) -> None:
+    """Raise for a neighbouring relation that what is published contradicts.
+
+    The number of units is in the report, in the ledger and, through the default of
+    delta, in the noise; and a client would take its share of the noise with it.
+    """
+    if adjacency != "add-remove":
+        return
+    why = "its share of the noise would be missing with it"
+    if unit == "example":
+        why = "the number of rows is published, in the report and in the ledger"
+    raise ValueError(
+        f"DistributedDP(adjacency='add-remove') cannot hide whether one {unit} exists: "
+        f"{why}. Pass 'zero-out', which needs the same noise and takes the number of "
+        f"{'clients' if unit == 'client' else 'rows'} for public."
+    )
+
+
+def survivors_assumed(n_min: int, n_shares: int) -> tuple[str, ...]:
+    """What must hold for noise that is made of the shares of honest clients."""
+    return (
+        f"{n_shares} or more of the clients in every sum draw their share of the noise "
+        "as agreed and keep it to themselves",
+        f"secure aggregation opens no sum of fewer than {n_min} clients",
+    )
+
+
+class _Survivors:
+    """Refuse sums of fewer shares than the guarantee needs."""
+
+    n_min: int
+    n_shares: int
+    max_colluders: int
+    mode: Mode
+
+    def check_plan(self, n_per_round: int | None) -> None:
+        if n_per_round is not None and n_per_round < self.n_min:
+            raise ValueError(
+                f"The noise is made of the shares of {self.n_min} clients, but a round "
+                f"is sure to have {n_per_round} only. Pass DistributedDP(n_min=...) "
+                "for the smallest cohort, and no Poisson sampling."
+            )
+
+    def _check_clients(self, n_clients: int | None, round_index: int) -> None:
+        if n_clients is None:
+            raise RuntimeError("release() needs the number of clients that answered.")
+        if n_clients < self.n_min:
+            raise NotEnoughClientsError(
+                f"{n_clients} clients answered in round {round_index}, but the noise "
+                f"is made of {self.n_min} shares, so that the sum would show more than "
+                "was paid for. Nothing of this round was released. Pass "
+                "DistributedDP(n_min=...) to allow for clients that drop out."
+            )
+
+    @property
+    def trust(self) -> str:
+        text = "distributed: clients add the noise, the server sees noisy sums only"
+        if self.mode == "fast":
+            text += " (simulated: drawn once for all of them, by who holds exact sums)"
+        return text
+
+
+class DistributedGaussian(_Survivors, LatticeGaussian):
+    """A draw of the discrete Gaussian per client; `n_shares` of them are enough.
+
+    Parameters
+    ----------
+    plan : NoisePlan
+        Noise multiplier and the rounds it pays for.
+    n_min : int
+        Clients that are sure to be in every sum.
+    n_shares : int
+        Those of them whose shares make up the noise.
+    mode : {'fast', 'faithful'}
+        Whether the sum of the shares, or each client's share, is drawn.
+    adjacency : str
+        Which data sets are neighbours; 'replace' doubles the noise.
+    **account : dict
+        See `LatticeGaussian`.
+    """
+
+    def __init__(
+        self,
+        plan: NoisePlan,
+        *,
+        n_min: int,
+        n_shares: int,
+        mode: Mode,
+        adjacency: str,
+        **account: Any,
+    ) -> None:
+        super().__init__(plan, **account)
+        self.n_min, self.n_shares, self.mode = n_min, n_shares, mode
+        self.max_colluders = n_min - n_shares
+        self._adjacency = adjacency
+        self._reach = 2.0 if adjacency == "replace" else 1.0
+        self._trust = self.trust
+
+    def open(
+        self, run_id: str, rounds_done: int = 0, *, n_per_round: int | None = None,
+        **schedule: Any,
+    ) -> None:  # fmt: skip
+        self.check_plan(n_per_round)
+        super().open(run_id, rounds_done, n_per_round=n_per_round, **schedule)
+
+    def randomizer(self, codec: Codec, round_index: int) -> Randomizer | None:
+        from skfedcal.privacy.randomizers import GaussianShares
+
+        return GaussianShares() if self.mode == "faithful" else None
+
+    def describe(self) -> str:
+        least = f"{self.n_min}, {self.n_shares}"
+        return f"{super().describe()}, {least}, {self.mode}, {self._adjacency}"
+
+    @property
+    def _lattice_sigma(self) -> float:
+        from skfedcal.privacy.samplers import GAUSSIAN_BASE_SIGMA
+
+        return GAUSSIAN_BASE_SIGMA * sqrt(self.n_shares)
+
+    def _drawn_sigma(self, n_clients: int | None) -> float:
+        return self._lattice_sigma * sqrt((n_clients or self.n_min) / self.n_shares)
+
+    def _draw(self, size: int, source: Entropy, n_clients: int | None) -> Integers:
+        if self.mode == "faithful":
+            return np.zeros(size, dtype=np.int64)
+        # What the honest draw is paid for; the rest is other noise on top of it.
+        extra = (n_clients or self.n_min) - self.n_shares
+        return summed_gaussians(size, self.n_shares, source) + summed_gaussians(
+            size, extra, source
+        )
+
+
+class DistributedLaplace(_Survivors, LatticeLaplace):
+    """A Polya share per client; `n_shares` of them add up to discrete Laplace noise.
+
+    Parameters
+    ----------
+    budget : PureBudget
+        Eps and how it is divided.
+    n_min : int
+        Clients that are sure to be in every sum.
+    n_shares : int
+        Those of them whose shares make up the noise.
+    n_clients : int
+        Clients in all.
+    mode : {'fast', 'faithful'}
+        Whether the sum of the shares, or each client's share, is drawn.
+    adjacency : str
+        Which data sets are neighbours; 'replace' doubles the noise.
+    **account : dict
+        See `LatticeLaplace`.
+    """
+
+    def __init__(
+        self,
+        budget: PureBudget,
+        *,
+        n_min: int,
+        n_shares: int,
+        n_clients: int,
+        mode: Mode,
+        adjacency: str,
+        **account: Any,
+    ) -> None:
+        super().__init__(budget, model="DistributedDP", **account)
+        self.n_min, self.n_shares, self.mode = n_min, n_shares, mode
+        self.max_colluders = n_min - n_shares
+        self._adjacency = adjacency
+        self._reach = 2 if adjacency == "replace" else 1
+        self._trust = self.trust
+        self._shared = mode == "faithful" or n_clients > n_shares
+
+    def open(
+        self, run_id: str, rounds_done: int = 0, *, n_per_round: int | None = None,
+        **schedule: Any,
+    ) -> None:  # fmt: skip
+        self.check_plan(n_per_round)
+        super().open(run_id, rounds_done, n_per_round=n_per_round, **schedule)
+
+    def codec(self, spec: Spec, round_index: int = 0) -> Codec:
+        from skfedcal.privacy.polya import check_scale
+
+        codec = super().codec(spec, round_index)
+        if self._shared:
+            for scale in self._scales(codec, round_index).values():
+                check_scale(scale)
+        return codec
+
+    def randomizer(self, codec: Codec, round_index: int) -> Randomizer | None:
+        from skfedcal.privacy.randomizers import PolyaShares
+
+        if self.mode == "fast":
+            return None
+        return PolyaShares(self._scales(codec, round_index), self.n_shares)
+
+    def describe(self) -> str:
+        least = f"{self.n_min}, {self.n_shares}"
+        return f"{super().describe()}, {least}, {self.mode}, {self._adjacency}"
+
+    def _n_laws(self, n_clients: int | None) -> float:
+        return (n_clients or self.n_min) / self.n_shares
+
+    def _draw(
+        self, size: int, scale: float, source: Entropy, n_clients: int | None
+    ) -> Integers:
+        from skfedcal.privacy.polya import polya_sum
+
+        if self.mode == "faithful":
+            return np.zeros(size, dtype=np.int64)
+        drawn = super()._draw(size, scale, source, n_clients)
+        extra = (n_clients or self.n_min) - self.n_shares
+        if extra:
+            drawn = drawn + polya_sum(size, scale, extra, self.n_shares, source)
+        return drawn
+
+
+class SourceLaplace(LatticeLaplace):
+    """Discrete Laplace noise of every source on its own sum.
+
+    Parameters
+    ----------
+    budget : PureBudget
+        Eps and how it is divided.
+    mode : {'fast', 'faithful'}
+        Whether the sum of the noise, or each source's noise, is drawn.
+    **account : dict
+        See `LatticeLaplace`.
+    """
+
+    _trust = "source: every client adds the noise to its own sum and trusts nobody"
+
+    def __init__(self, budget: PureBudget, *, mode: Mode, **account: Any) -> None:
+        super().__init__(budget, model="SourceDP", **account)
+        self.mode = mode
+        if mode == "fast":
+            self._trust += " (simulated: drawn once for all of them)"
+
+    @property
+    def secure(self) -> bool:
+        return self.mode == "faithful" and self._entropy.secure
+
+    def randomizer(self, codec: Codec, round_index: int) -> Randomizer | None:
+        from skfedcal.privacy.randomizers import LaplaceShares
+
+        if self.mode == "fast":
+            return None
+        return LaplaceShares(self._scales(codec, round_index))
+
+    def describe(self) -> str:
+        return f"{super().describe()}, {self.mode}"
+
+    def _n_laws(self, n_clients: int | None) -> float:
+        return float(n_clients or 0)
+
+    def _check_clients(self, n_clients: int | None, round_index: int) -> None:
+        if n_clients is None:
+            raise RuntimeError("release() needs the number of clients that answered.")
+
+    def _draw(
+        self, size: int, scale: float, source: Entropy, n_clients: int | None
+    ) -> Integers:
+        if self.mode == "faithful" or not n_clients:
+            return np.zeros(size, dtype=np.int64)
+        return summed_laplace(size, scale, n_clients, source)
+
+
+def summed_gaussians(size: int, n: int, source: Entropy) -> Integers:
+    """Sum of `n` draws of the discrete Gaussian of scale 512, for each number.
+
+    It has the law of a few draws times whole numbers whose squares add up to `n`, up to
+    ``exp(-300)``: see `discrete_gaussian`.
+    """
+    from skfedcal.privacy.samplers import discrete_gaussian_base
+
+    out = np.zeros(size, dtype=np.int64)
+    for factor in square_parts(n):
+        out += factor * discrete_gaussian_base(size, source)
+    return out
+
+
+def square_parts(n: int) -> list[int]:
+    """Whole numbers whose squares add up to `n`, each dense enough for the next."""
+    parts = []
+    while n > _FEW:
+        # What is left is wide enough to fill the gaps of this part.
+        factor = isqrt(n - max(1, -(-n // _GAP)))
+        parts.append(factor)
+        n -= factor * factor
+    return parts + [1] * n
+
+
+class LocalSum(PaidSum):
+    """Unbiased estimates of counts from randomised reports.
+
+    Parameters
+    ----------
+    budget : PureBudget
+        Eps and how it is divided over rounds and blocks.
+    oracle : {'auto', 'grr', 'subset', 'oue', 'olh', 'rr'}
+        How clients report; 'auto' takes the one of least variance.
+    mode : {'fast', 'faithful'}
+        Whether the sum of the reports, or each client's report, is drawn.
+    assumptions : tuple of str, default=()
+        What must hold, for the report.
+    **account : dict
+        See `PaidSum`.
+    """
+
+    def __init__(
+        self,
+        budget: PureBudget,
+        *,
+        oracle: Literal["auto"] | Kind,
+        mode: Literal["fast", "faithful"],
+        assumptions: tuple[str, ...] = (),
+        **account: Any,
+    ) -> None:
+        super().__init__(**account)
+        self.budget, self.mode = budget, mode
+        self._oracle = oracle
+        self._assumptions = assumptions
+        self._multiplier = 0.0
+
+    @property
+    def secure(self) -> bool:
+        """Whether clients themselves drew what protects them."""
+        return self.mode == "faithful" and self._entropy.secure
+
+    @property
+    def site_entropy(self) -> Entropy | None:
+        """Clients draw nothing in a fast simulation."""
+        return None if self.mode == "fast" else super().site_entropy
+
+    def open(
+        self,
+        run_id: str,
+        rounds_done: int = 0,
+        *,
+        n_participations: int | None = None,
+        sampling_rate: float | None = None,
+        n_per_round: int | None = None,
+    ) -> None:
+        budget = self.budget
+        refuse_plan(budget.n_rounds, n_participations)
+        details = {"eps": budget.eps, "n_rounds": budget.n_rounds}
+        self._pay(PureEvent(budget.eps), run_id, rounds_done, details)
+
+    def codec(self, spec: Spec, round_index: int = 0) -> Codec:
+        for name, block in spec.items():
+            self._check_block(name, block)
+        self._note_bounds(spec)
+        # Not clipped but checked by the randomizer: a client that clips a row of two
+        # examples would send none of them without a word.
+        codec = Codec(
+            {name: BlockCode(replace(b, clip=None)) for name, b in spec.items()}
+        )
+        oracles = self.oracles(codec, round_index)
+        spread = oracles[min(oracles)].variance()
+        self._multiplier = sqrt(self._n_units * spread)
+        return codec
+
+    def oracles(self, codec: Codec, round_index: int) -> dict[str, Oracle]:
+        """How each block of a round is reported."""
+        specs = {name: code.spec for name, code in codec.blocks.items()}
+        budgets = self.budget.of_blocks(specs, round_index)
+        out = {}
+        for name, block in specs.items():
+            if self._oracle == "auto":
+                oracle = choose_oracle(budgets[name], block.size)
+            else:
+                oracle = Oracle(self._oracle, budgets[name], block.size)
+            if not oracle.p > oracle.q:
+                raise ValueError(
+                    f"eps={self.budget.eps:g} leaves nothing of a report on block "
+                    f"{name!r}; pass a larger one."
+                )
+            out[name] = oracle
+        return out
+
+    def randomizer(self, codec: Codec, round_index: int) -> Randomizer:
+        from skfedcal.privacy.randomizers import LocalReports, OneHotRows
+
+        if self.mode == "fast":
+            return OneHotRows()
+        return LocalReports(self.oracles(codec, round_index))
+
+    def release(
+        self,
+        total: Mapping[str, Integers],
+        codec: Codec,
+        round_index: int,
+        n_clients: int | None = None,
+    ) -> Sums:
+        self._check_paid(round_index)
+        if n_clients is None:
+            raise RuntimeError("release() needs the number of clients that answered.")
+        oracles = self.oracles(codec, round_index)
+        self._use_round(codec, round_index)
+        values, noise, laws = {}, {}, {}
+        for i, (name, code) in enumerate(sorted(codec.blocks.items())):
+            oracle = oracles[name]
+            reports = total[name][0]
+            if self.mode == "fast":
+                source = self._entropy.child(round_index, i)
+                reports = summed_reports(oracle, reports, n_clients, source)
+            p, q = oracle.p, oracle.q
+            values[name] = ((reports - n_clients * q) / (p - q)).reshape(
+                code.spec.shape
+            )
+            variance = n_clients * oracle.variance()
+            noise[name] = sqrt(variance)
+            laws[name] = NoiseLaw(oracle.kind, variance, p, q, n_clients, oracle.domain)
+        return Sums(values, noise, laws)
+
+    def report(self) -> PrivacyReport:
+        trust = "local: every client randomises its own report and trusts nobody"
+        if self.mode == "fast":
+            trust += " (simulated: the sum of the reports was drawn, not each report)"
+        return PrivacyReport(
+            eps=self.budget.eps,
+            noise_multiplier=self._multiplier,
+            clip=dict(self._clips),
+            unit=self.unit,
+            adjacency="any two values",
+            trust=trust,
+            secure=self.secure,
+            seeded=self.seeded,
+            accountant="pure eps",
+            n_rounds=self.budget.n_rounds,
+            n_clients=self._n_units,
+            assumptions=self._assumptions,
+            ledger_ids=self._ledger_ids,
+        )
+
+    def describe(self) -> str:
+        return f"LocalSum({self.budget}, {self._oracle}, {self.mode})"
+
+    def _check_block(self, name: str, block: BlockSpec) -> None:
+        if block.kind != "count" or block.norm != "l1":
+            raise ValueError(
+                f"{self._label} sends block {name!r} of {block.size} numbers that are "
+                "not one count, which LocalDP has no report for. Pass CentralDP or "
+                "DistributedDP."
+            )
+        if block.clip is None or not 1 <= block.clip < 2 or block.groups != 1:
+            raise ValueError(
+                f"Block {name!r} lets a client send {block.clip} examples, and LocalDP "
+                "would have to pay for each. Send one example per client "
+                "(max_examples_per_client=1)."
+            )
+        if self._oracle == "rr" and block.size > 1:
+            raise ValueError(
+                f"oracle='rr' reports a single bit; block {name!r} has {block.size} "
+                "cells. Pass oracle='auto' or 'grr'."
+            )
+        if self._oracle in ("grr", "subset") and block.size == 1:
+            raise ValueError(
+                f"Block {name!r} is a single bit; pass oracle='auto' or 'rr'."
+            )

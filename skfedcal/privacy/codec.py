@@ -1,0 +1,298 @@
+"""The door: clip what a client would send and turn it into integers.
+
+Integers add up to the same total in any order, on any engine, with or without masks.
+Three codes:
+
+- counts that nothing clips, or that are clipped in L1, are sent as they are;
+- reals without noise are sent in 96-bit fixed point, as three limbs, so that sums of
+  float64 values lose nothing that matters (resolution 2**-40, range 2**55);
+- under noise, values are rounded to a lattice whose step is far below the noise, and
+  the bound on the norm is checked in integers, so that it holds to the last bit.
+
+Needs numpy only: this is code that runs at a site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import floor, isqrt, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal.contract import BlockSpec, CellRows, Rows
+
+Array = NDArray[Any]
+Integers = NDArray[np.int64]
+Encoded = Integers | CellRows
+
+_LIMB_SCALES = (2.0**24, 2.0**-8, 2.0**-40)
+_RESOLUTION = 1 << 40
+_FEW_VALUES = 64
+_WIDE_LIMIT = 2.0**55 * (1 - 2.0**-20)
+_LIMB_BITS = 32
+# Limbs are at most this size: 2**55 / 2**24, 2**24 * 2**8 and, rounded, 2**-8 * 2**40.
+EXACT_LIMIT = 1 << 32
+
+# Clip over lattice step. Squares of norms stay below 2**61, and sums over 2**32 clients
+# below 2**63, so that no check and no sum can wrap around.
+_MAX_RADIUS = 2.0**30
+
+# Rounding up in many dimensions can push a vector over the bound; it is shrunk at most
+# this often before rounding toward zero, which never lengthens it.
+_SHRINKS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCode:
+    """How one block is written in integers.
+
+    Parameters
+    ----------
+    spec : BlockSpec
+        Shape and bound.
+    step : float, default=None
+        Lattice step under noise; None writes the (clipped) value exactly.
+    """
+
+    spec: BlockSpec
+    step: float | None = None
+
+    @property
+    def n_limbs(self) -> int:
+        exact_count = self.spec.kind == "count" and self.spec.clip is None
+        return 1 if self.step is not None or exact_count else len(_LIMB_SCALES)
+
+    @property
+    def limit(self) -> int:
+        """Largest squared L2 norm (or L1 norm) of a group, in lattice steps."""
+        if self.spec.clip is None or self.step is None:
+            raise ValueError("Only a clipped block on a lattice has a bound.")
+        radius = self.spec.clip / self.step
+        if not radius <= _MAX_RADIUS:
+            raise ValueError(
+                f"A step of {self.step:g} is too fine for the bound "
+                f"{self.spec.clip:g}: integers would overflow. Pass a smaller eps."
+            )
+        if self.spec.norm == "l1":  # exact: a count of 1 must fit a bound of 1
+            return floor(Fraction(self.spec.clip) / Fraction(self.step))
+        return floor(radius**2 * (1 - 1e-12))
+
+    @property
+    def largest(self) -> int:
+        """Largest size of an integer that stands for one unit.
+
+        Nothing bounds exact counts; a site sends this in place of a larger one.
+        """
+        if self.step is None:
+            return EXACT_LIMIT
+        return self.limit if self.spec.norm == "l1" else isqrt(self.limit)
+
+    def encode(self, values: Array | CellRows) -> Integers | CellRows:
+        """Integers of shape (n_clients, n_limbs, size) from one row per client.
+
+        Sparse rows stay sparse where whole numbers are sent as they are.
+        """
+        if isinstance(values, CellRows):
+            _check_cells(values)
+            if not self.sparse:
+                return self._encode(values.dense())
+            return values if self.spec.clip is None else first_cells(values, self.limit)
+        return self._encode(values)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether an entry of 1 is written as 1 and bounded by counting."""
+        spec = self.spec
+        if spec.kind != "count":
+            return False
+        if spec.clip is None:
+            return self.step is None
+        return self.step == 1.0 and spec.norm == "l1" and spec.groups == 1
+
+    def _encode(self, values: Array) -> Integers:
+        n_clients = len(values)
+        if self.step is None and self.n_limbs == 1 and values.dtype.kind in "biu":
+            return values.reshape(n_clients, 1, self.spec.size).astype(np.int64)
+        flat = values.reshape(n_clients, self.spec.size).astype(np.float64)
+        flat[~np.isfinite(flat)] = 0.0
+        if self.spec.clip is not None:
+            flat = clip_rows(flat, self.spec.clip, self.spec.norm, self.spec.groups)
+        if self.n_limbs > 1:
+            return _to_limbs(flat)  # which overwrites it
+        if self.step is None:
+            whole = np.rint(np.clip(flat, -(2.0**53), 2.0**53))
+            return whole.astype(np.int64)[:, None]
+        width = self.spec.size // self.spec.groups
+        grouped = (flat / self.step).reshape(n_clients * self.spec.groups, width)
+        rounded = round_within(grouped, self.limit, self.spec.norm)
+        return rounded.reshape(n_clients, 1, self.spec.size)
+
+    def decode(self, total: Integers) -> Array:
+        """Value of a sum of encoded rows."""
+        if self.step is not None:
+            out = total[0] * self.step
+        elif self.n_limbs == 1:
+            out = total[0].astype(np.float64)
+        else:
+            out = _from_limbs(total)
+        return out.reshape(self.spec.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """Codes of all blocks of one message."""
+
+    blocks: Mapping[str, BlockCode]
+
+    def encode(self, values: Rows) -> dict[str, Encoded]:
+        """Clip and encode what each client sends; refuse what the spec does not name.
+
+        Raises
+        ------
+        ValueError
+            If the arrays do not have the names and shapes that were announced.
+        """
+        shapes = {name: value.shape[1:] for name, value in values.items()}
+        expected = {name: code.spec.shape for name, code in self.blocks.items()}
+        if shapes != expected:
+            raise ValueError(
+                f"A query returned blocks of shapes {shapes}, its spec announces "
+                f"{expected}."
+            )
+        return {name: code.encode(values[name]) for name, code in self.blocks.items()}
+
+    def zeros(self) -> dict[str, Integers]:
+        """Sum over no clients."""
+        return {
+            name: np.zeros((code.n_limbs, code.spec.size), dtype=np.int64)
+            for name, code in self.blocks.items()
+        }
+
+
+def add_up(rows: Encoded) -> Integers:
+    """Sum of encoded rows, of shape (n_limbs, size)."""
+    if isinstance(rows, CellRows):
+        return rows.total()[None]
+    return rows.sum(axis=0)
+
+
+def first_cells(values: CellRows, limit: int) -> CellRows:
+    """Keep the first `limit` entries of each row."""
+    if limit > 0 and (values.rows[1:] > values.rows[:-1]).all():
+        return values
+    starts = np.searchsorted(values.rows, values.rows, side="left")
+    keep = np.arange(len(values.rows)) - starts < limit
+    if keep.all():
+        return values
+    return replace(values, rows=values.rows[keep], cells=values.cells[keep])
+
+
+def _check_cells(values: CellRows) -> None:
+    """Refuse entries that the bound would not see or that lie in another row."""
+    rows, cells = values.rows, values.cells
+    inside = rows.shape == cells.shape and (
+        not len(rows)
+        or (
+            rows[0] >= 0
+            and rows[-1] < values.n_rows
+            and cells.min() >= 0
+            and cells.max() < prod(values.block)
+        )
+    )
+    if not inside or (rows[1:] < rows[:-1]).any():
+        raise ValueError(
+            f"CellRows needs one cell inside {values.block} per entry, and rows in "
+            f"order below {values.n_rows}."
+        )
+
+
+def clip_rows(values: Array, clip: float, norm: str = "l2", groups: int = 1) -> Array:
+    """Scale each group of each row down to norm `clip` where it is longer."""
+    grouped = values.reshape(len(values) * groups, values.shape[1] // groups)
+    # The largest entry is taken out first, so that 1e300 does not overflow a square.
+    top = np.abs(grouped).max(axis=1, initial=0.0, keepdims=True)
+    unit = grouped / np.where(top > 0, top, 1.0)
+    if norm == "l1":
+        length = np.abs(unit).sum(axis=1, keepdims=True)
+    else:
+        length = np.sqrt(np.einsum("ij,ij->i", unit, unit))[:, None]
+    with np.errstate(over="ignore"):  # infinitely long is long
+        long = top * length > clip
+    scaled = unit * (clip / np.where(length > 0, length, 1.0))
+    return np.where(long, scaled, grouped).reshape(values.shape)
+
+
+def round_within(values: Array, limit: int, norm: str) -> Integers:
+    """Nearest integers whose squared L2 norm (or L1 norm) is at most `limit`."""
+    out = np.rint(values).astype(np.int64)
+    rows = np.flatnonzero(_integer_norm(out, norm) > limit)
+    part = values[rows]
+    for attempt in range(_SHRINKS + 1):
+        if not rows.size:
+            return out
+        size = _integer_norm(out[rows], norm).astype(np.float64)
+        shrink = limit / size if norm == "l1" else np.sqrt(limit / size)
+        part = part * np.minimum(shrink, 1 - 1e-9)[:, None]
+        last = attempt == _SHRINKS
+        out[rows] = np.trunc(part) if last else np.rint(part)
+        still = _integer_norm(out[rows], norm) > limit
+        rows, part = rows[still], part[still]
+    out[rows] = 0  # not reached: rounding toward zero keeps the norm
+    return out
+
+
+def _integer_norm(values: Integers, norm: str) -> Integers:
+    if norm == "l1":
+        return np.abs(values).sum(axis=1)
+    return np.einsum("ij,ij->i", values, values)
+
+
+def _to_limbs(values: Array) -> Integers:
+    """Write reals as three 32-bit limbs of one sign, highest first.
+
+    Cutting toward zero is exact; only the last limb is rounded, to 2**-40. Overwrites
+    `values`.
+    """
+    rest = np.minimum(values, _WIDE_LIMIT, out=values)
+    np.maximum(rest, -_WIDE_LIMIT, out=rest)
+    out = np.zeros((len(values), len(_LIMB_SCALES), values.shape[1]), dtype=np.int64)
+    largest = max(rest.max(initial=0.0), -rest.min(initial=0.0))
+    # In place: fresh arrays of the size of a model would take most of the time.
+    part = np.empty_like(rest)
+    for i, scale in enumerate(_LIMB_SCALES):
+        last = i == len(_LIMB_SCALES) - 1
+        if largest < scale and not last:
+            continue
+        np.multiply(rest, 1 / scale, out=part)  # exact: a power of two
+        out[:, i] = np.rint(part, out=part) if last else np.trunc(part, out=part)
+        part *= scale
+        rest -= part
+    return out
+
+
+def _from_limbs(total: Integers) -> Array:
+    """Value of a sum of limbs, to the last bits of a float."""
+    if total.shape[1] <= _FEW_VALUES:  # python integers are exact and faster
+        joined = [(h << 64) + (m << 32) + low for h, m, low in total.T.tolist()]
+        return np.array([value / _RESOLUTION for value in joined])
+    carried = _carry(total)
+    # Limbs of one sign add up without cancellation: a small sum of large values of
+    # both signs is as exact as any other.
+    sign = np.where(carried[0] < 0, -1, 1)
+    high, middle, low = _carry(carried * sign)
+    scales = _LIMB_SCALES
+    size = high * scales[0] + (middle * scales[1] + low * scales[2])
+    return sign * size
+
+
+def _carry(total: Integers) -> Integers:
+    """Bring all limbs but the highest into ``[0, 2**32)``."""
+    out = total.copy()
+    for i in range(len(out) - 1, 0, -1):
+        out[i - 1] += out[i] >> _LIMB_BITS
+        out[i] &= (1 << _LIMB_BITS) - 1
+    return out

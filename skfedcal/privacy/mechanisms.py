@@ -1,0 +1,720 @@
+"""Mechanisms: an integer sum over clients in, what the server may see out.
+
+- What all noisy mechanisms share: pay once, release each round once.
+- Discrete Laplace noise on integer sums whose terms have a bound in L1: pure eps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil, fsum, log2, nextafter, sinh, sqrt
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from skfedcal.contract import BlockSpec, NoiseLaw, Sums
+from skfedcal.privacy.codec import BlockCode, Codec, Integers
+from skfedcal.privacy.events import PrivacyEvent, PrivacyReport, PureEvent
+from skfedcal.privacy.samplers import charged_note
+
+if TYPE_CHECKING:
+    from skfedcal.privacy.accounting import NoisePlan
+    from skfedcal.privacy.entropy import Entropy
+    from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.randomizers import Randomizer
+
+Spec = Mapping[str, BlockSpec]
+
+
+class PaidSum:
+    """Account of one run.
+
+    Parameters
+    ----------
+    entropy : Entropy
+        Where noise comes from.
+    ledger : PrivacyLedger
+        Debited with the whole run before the first round.
+    n_units : int
+        Clients (or examples) among which one hides.
+    unit : {'client', 'example'}
+        What is hidden.
+    n_releases : int
+        Rounds that may be released; a further one is refused.
+    n_values : int
+        Numbers that a round may release, as told to the accountant.
+    label, population : str
+        For the ledger.
+    """
+
+    def __init__(
+        self,
+        *,
+        entropy: Entropy,
+        ledger: PrivacyLedger,
+        n_units: int,
+        n_releases: int,
+        n_values: int,
+        unit: Literal["client", "example"] = "client",
+        label: str = "fit",
+        population: str = "default",
+    ) -> None:
+        self.unit = unit
+        self._entropy = entropy
+        self._ledger = ledger
+        self._n_units = n_units
+        self._releases_left = n_releases
+        self._n_values = n_values
+        self._label = label
+        self._population = population
+        self._receipt: str | None = None
+        self.event: PrivacyEvent | None = None
+        self._next_round = 0
+        self._clips: dict[str, float | None] = {}
+
+    # Clients in a sum that may be opened, and those of them whose noise does not count:
+    # no noise is made of shares.
+    n_min = max_colluders = 0
+
+    @property
+    def secure(self) -> bool:
+        """Whether the guarantee is real."""
+        return self._entropy.secure
+
+    @property
+    def seeded(self) -> bool:
+        """Whether any noise comes from a seed, with which anybody can take it off."""
+        return not self._entropy.secure
+
+    @property
+    def site_entropy(self) -> Entropy | None:
+        """Seeded words for clients of a simulation; None: they use their own."""
+        return None if self._entropy.secure else self._entropy.child(_SITES)
+
+    def randomizer(self, codec: Codec, round_index: int) -> Randomizer | None:
+        """Give what clients do to their answers; None: nothing."""
+        return None
+
+    def _note_bounds(self, spec: Spec) -> None:
+        """Keep the bounds of the first round for the report."""
+        self._clips = {**{n: b.sensitivity for n, b in spec.items()}, **self._clips}
+
+    def _pay(
+        self,
+        event: PrivacyEvent,
+        run_id: str,
+        rounds_done: int,
+        details: Mapping[str, Any],
+    ) -> None:
+        self._releases_left -= rounds_done
+        self._next_round = rounds_done
+        self.event = event
+        self._receipt = self._ledger.debit(
+            event,
+            label=self._label,
+            population=self._population,
+            mode="secure" if self.secure else "simulation",
+            run_id=run_id,
+            details={"unit": self.unit, "n_units": self._n_units, **details},
+        )
+
+    def _check_paid(self, round_index: int) -> None:
+        if self._receipt is None:
+            raise RuntimeError("release() before open(): nothing has been paid.")
+        if round_index < self._next_round:
+            raise RuntimeError(f"Round {round_index} has been released already.")
+
+    def _use_round(self, codec: Codec, round_index: int) -> None:
+        """Count the round as released, before its noise is drawn."""
+        size = sum(code.spec.size for code in codec.blocks.values())
+        if self._releases_left < 1 or size > self._n_values:
+            raise RuntimeError(
+                f"Round {round_index} releases {size} numbers; paid for are "
+                f"{self._releases_left} more rounds of {self._n_values} numbers."
+            )
+        self._releases_left -= 1
+        self._next_round = round_index + 1
+
+    @property
+    def _ledger_ids(self) -> tuple[str, ...]:
+        return () if self._receipt is None else (self._receipt,)
+
+
+# Clients of a simulation read other streams than the server, whose streams are named
+# by a round and a block.
+_SITES = 1 << 32
+
+
+def refuse_plan(planned: int, n_participations: int | None) -> None:
+    """Refuse a run in which a client takes part more often than was paid for."""
+    if (n_participations or 0) > planned:
+        raise RuntimeError(
+            f"The noise was planned for {planned} rounds; the run has up to "
+            f"{n_participations} per client."
+        )
+
+
+class SumMechanism(Protocol):
+    """Decides how clients encode, pays, and turns an integer sum into a release.
+
+    It cannot tell temperature from bins. The order is fixed: `open` (the ledger is
+    debited), then `codec` and `release` for each round.
+    """
+
+    @property
+    def unit(self) -> Literal["client", "example"]:
+        """What one encoded row stands for."""
+
+    def open(
+        self,
+        run_id: str,
+        rounds_done: int = 0,
+        *,
+        n_participations: int | None = None,
+        sampling_rate: float | None = None,
+        n_per_round: int | None = None,
+    ) -> None:
+        """Pay for all rounds; called before any client is contacted.
+
+        A resumed run has the same `run_id` and says how many rounds are released. The
+        runner says who will take part; what was not planned for is refused.
+        """
+
+    @property
+    def seeded(self) -> bool:
+        """Whether any noise comes from a seed: sites book the run as a simulation."""
+
+    @property
+    def site_entropy(self) -> Entropy | None:
+        """Seeded words for clients of a simulation; None: they use their own."""
+
+    @property
+    def n_min(self) -> int:
+        """Least number of clients in a sum that may be opened."""
+
+    @property
+    def max_colluders(self) -> int:
+        """Clients of a sum that may tell the server what they know."""
+
+    @property
+    def event(self) -> PrivacyEvent | None:
+        """What the whole run costs, once it is paid; None: nothing is promised."""
+
+    def codec(self, spec: Spec, round_index: int = 0) -> Codec:
+        """Say how the blocks of one round are written."""
+
+    def randomizer(self, codec: Codec, round_index: int) -> Randomizer | None:
+        """Give what clients do to their answers before they are summed, if anything."""
+
+    def release(
+        self,
+        total: Mapping[str, Integers],
+        codec: Codec,
+        round_index: int,
+        n_clients: int | None = None,
+    ) -> Sums:
+        """Turn the integer sum over `n_clients` into what the server may see.
+
+        Adds the noise, unless clients have added it.
+        """
+
+    def report(self) -> PrivacyReport:
+        """Say what is guaranteed."""
+
+    def describe(self) -> str:
+        """Write down all settings, to tell one run from another."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactSum:
+    """No noise: the exact sum, clipped only where the algorithm says so."""
+
+    unit: Literal["client", "example"] = "client"
+    n_clients: int = 0
+
+    def open(self, run_id: str, rounds_done: int = 0, **_: float | None) -> None:
+        """Nothing to pay."""
+
+    @property
+    def seeded(self) -> bool:
+        """There is no noise."""
+        return False
+
+    @property
+    def site_entropy(self) -> None:
+        """No words are needed."""
+
+    @property
+    def n_min(self) -> int:
+        """Nothing is promised that a smaller sum would break."""
+        return 0
+
+    @property
+    def max_colluders(self) -> int:
+        """Nothing is promised that they would break."""
+        return 0
+
+    @property
+    def event(self) -> None:
+        """Nothing is paid."""
+
+    def codec(self, spec: Spec, round_index: int = 0) -> Codec:
+        return Codec({n: BlockCode(b, exact_step(b)) for n, b in spec.items()})
+
+    def randomizer(self, codec: Codec, round_index: int) -> None:
+        """Clients send what they have."""
+
+    def release(
+        self,
+        total: Mapping[str, Integers],
+        codec: Codec,
+        round_index: int,
+        n_clients: int | None = None,
+    ) -> Sums:
+        return Sums({name: c.decode(total[name]) for name, c in codec.blocks.items()})
+
+    def report(self) -> PrivacyReport:
+        return PrivacyReport(unit=self.unit, n_clients=self.n_clients)
+
+    def describe(self) -> str:
+        return repr(self)
+
+
+def exact_step(block: BlockSpec) -> float | None:
+    """Lattice step that writes counts of an L1 bounded block as they are."""
+    counted = block.kind == "count" and block.norm == "l1" and block.clip is not None
+    return 1.0 if counted else None
+
+
+class LatticeGaussian(PaidSum):
+    """Discrete Gaussian noise on the integer sum, once per round.
+
+    Parameters
+    ----------
+    plan : NoisePlan
+        Noise multiplier and the rounds it pays for.
+    shares : tuple of float, default=()
+        Part of the budget that each round gets, in terms of squared strength; empty
+        when all rounds get the same.
+    split : {'split', 'joint'}
+        How noise is divided over blocks: so that the total variance is least, or the
+        same for every number.
+    n_releases : int
+        Rounds that may be released; a further one is refused.
+    **account : dict
+        See `PaidSum`.
+    """
+
+    _trust = "central: the server sees exact sums and adds the noise"
+    _adjacency = "zero-out"
+    # Bounds of a unit that a neighbouring data set may differ by.
+    _reach = 1.0
+
+    def __init__(
+        self,
+        plan: NoisePlan,
+        *,
+        n_releases: int,
+        shares: tuple[float, ...] = (),
+        split: Literal["split", "joint"] = "split",
+        **account: Any,
+    ) -> None:
+        super().__init__(n_releases=n_releases, **account)
+        self.plan = plan
+        self._shares = _checked_shares(shares, plan, n_releases)
+        self._split = split
+
+    def open(
+        self,
+        run_id: str,
+        rounds_done: int = 0,
+        *,
+        n_participations: int | None = None,
+        sampling_rate: float | None = None,
+        n_per_round: int | None = None,
+    ) -> None:
+        planned = self.plan
+        if (n_participations or 0) > planned.n_rounds or (
+            sampling_rate is not None
+            and planned.mu is None
+            and sampling_rate > planned.sampling_rate
+        ):
+            raise RuntimeError(
+                f"The noise was planned for {planned.n_rounds} rounds at sampling rate "
+                f"{planned.sampling_rate:g}; the run has up to {n_participations} at "
+                f"{sampling_rate}."
+            )
+        details = {"eps": planned.eps, "delta": planned.delta}
+        details["n_rounds"] = planned.n_rounds
+        self._pay(planned.to_event(), run_id, rounds_done, details)
+
+    def codec(self, spec: Spec, round_index: int = 0) -> Codec:
+        for name, block in spec.items():
+            if block.clip is None or block.norm != "l2":
+                raise ValueError(
+                    f"Block {name!r} has no L2 bound, so no noise can hide a client."
+                )
+        self._note_bounds(spec)
+        sigmas = self._sigmas(spec, round_index)
+        codec = Codec(
+            {
+                name: BlockCode(block, step=sigmas[name] / self._lattice_sigma)
+                for name, block in spec.items()
+            }
+        )
+        self._check_bounds(codec, round_index)
+        return codec
+
+    def release(
+        self,
+        total: Mapping[str, Integers],
+        codec: Codec,
+        round_index: int,
+        n_clients: int | None = None,
+    ) -> Sums:
+        self._check_paid(round_index)
+        self._check_bounds(codec, round_index)
+        self._check_clients(n_clients, round_index)
+        self._use_round(codec, round_index)
+        values, noise, laws = {}, {}, {}
+        for i, (name, code) in enumerate(sorted(codec.blocks.items())):
+            assert code.step is not None
+            source = self._entropy.child(round_index, i)
+            drawn = self._draw(code.spec.size, source, n_clients)
+            values[name] = code.decode(total[name] + drawn)
+            noise[name] = code.step * self._drawn_sigma(n_clients)
+            laws[name] = NoiseLaw("additive", noise[name] ** 2)
+        return Sums(values, noise, laws)
+
+    def report(self) -> PrivacyReport:
+        return PrivacyReport(
+            eps=self.plan.eps,
+            delta=self.plan.delta,
+            mu=self.plan.mu,
+            noise_multiplier=self._reach * self.plan.noise_multiplier,
+            clip=dict(self._clips),
+            unit=self.unit,
+            adjacency=self._adjacency,
+            trust=self._trust,
+            secure=self.secure,
+            seeded=self.seeded,
+            accountant=self.plan.accountant,
+            n_rounds=self.plan.n_rounds,
+            n_clients=self._n_units,
+            assumptions=self.plan.assumptions,
+            ledger_ids=self._ledger_ids,
+        )
+
+    def describe(self) -> str:
+        parts = (self.plan, self.unit, self._split, self._shares)
+        return f"{type(self).__name__}({', '.join(map(str, parts))})"
+
+    @property
+    def _lattice_sigma(self) -> float:
+        """Noise that is paid for, in lattice steps."""
+        from skfedcal.privacy.samplers import GAUSSIAN_SIGMA
+
+        return GAUSSIAN_SIGMA
+
+    def _drawn_sigma(self, n_clients: int | None) -> float:
+        """Noise that is in the sum, in lattice steps."""
+        return self._lattice_sigma
+
+    def _draw(self, size: int, source: Entropy, n_clients: int | None) -> Integers:
+        from skfedcal.privacy.samplers import discrete_gaussian
+
+        return discrete_gaussian(size, source)
+
+    def _check_clients(self, n_clients: int | None, round_index: int) -> None:
+        """Refuse a sum with too little noise."""
+
+    def _multiplier(self, round_index: int) -> float:
+        """Noise over sensitivity of one round."""
+        if not self._shares:
+            return self.plan.noise_multiplier
+        share = self._shares[round_index] * len(self._shares)
+        return self.plan.noise_multiplier / sqrt(share)
+
+    def _check_bounds(self, codec: Codec, round_index: int) -> None:
+        """Check the claim on the integers that can really be sent."""
+        spent = sum(c.limit * c.spec.groups for c in codec.blocks.values())
+        allowed = (1 + 1e-12) / self._multiplier(round_index)
+        if self._reach * sqrt(spent) / self._lattice_sigma > allowed:
+            raise RuntimeError("The bounds of the codec exceed the planned budget.")
+
+    def _sigmas(self, spec: Spec, round_index: int) -> dict[str, float]:
+        bounds = {name: block.sensitivity for name, block in spec.items()}
+        multiplier = self._reach * self._multiplier(round_index)
+        if self._split == "joint":
+            joint = multiplier * sqrt(sum(b * b for b in bounds.values()))
+            return dict.fromkeys(bounds, joint)
+        # Least total cost of the noise in all released numbers.
+        from skfedcal.privacy.accounting import split_noise
+
+        weights = [block.size * block.weight for block in spec.values()]
+        factors = split_noise(list(bounds.values()), weights)
+        return {
+            name: float(f) * multiplier for name, f in zip(bounds, factors, strict=True)
+        }
+
+
+def _checked_shares(
+    shares: tuple[float, ...], plan: NoisePlan, n_releases: int
+) -> tuple[float, ...]:
+    """Shares that add up to what is paid: squared strengths of all rounds."""
+    if not shares:
+        return ()
+    if plan.mu is None or not len(shares) == n_releases == plan.n_rounds:
+        raise ValueError(
+            f"{len(shares)} unequal shares of the budget need {len(shares)} rounds in "
+            f"which every client takes part; there are {n_releases}, and cohorts leave "
+            "clients out or are drawn at random. Use FederatedRunner(cohort='full') "
+            "and leave n_rounds to the method."
+        )
+    if min(shares) <= 0 or fsum(shares) > 1 + 1e-12:
+        raise ValueError(f"shares={shares} must be positive and add up to 1.")
+    return shares
+
+
+# Scale of the noise on reals, in lattice steps: weights that are multiples of 2**-16
+# stay what they are, and tables of the noise stay small.
+_REAL_SCALE = 2.0**24
+# Largest bound in lattice steps, half of what the codec allows.
+_REAL_RADIUS = 2.0**29
+
+# Beyond this the variance, and sums of several, are no floats.
+_LARGEST_SCALE = 1e150
+# For rounding when a budget is divided.
+_MARGIN = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class PureBudget:
+    """A pure eps for a run.
+
+    Parameters
+    ----------
+    eps : float
+        Of the whole run, for one unit.
+    n_rounds : int
+        Rounds that a unit takes part in; each gets the same part of eps.
+    shares : tuple of float, default=()
+        Part of eps that each round gets, where these differ.
+    delta_slack : float, default=0.0
+        What noise from tables costs.
+    """
+
+    eps: float
+    n_rounds: int
+    shares: tuple[float, ...] = ()
+    delta_slack: float = 0.0
+
+    def __post_init__(self) -> None:
+        shares = self.shares
+        if shares and (
+            len(shares) != self.n_rounds
+            or min(shares) <= 0
+            or fsum(shares) > 1 + _MARGIN
+        ):
+            raise ValueError(
+                f"shares={shares} must be positive and add up to 1, one for each of "
+                f"{self.n_rounds} rounds in which every client takes part."
+            )
+
+    def of_round(self, round_index: int) -> float:
+        share = self.shares[round_index] if self.shares else 1 / self.n_rounds
+        return self.eps * share * (1 - _MARGIN)
+
+    def of_blocks(self, spec: Spec, round_index: int) -> dict[str, float]:
+        """Eps of each block: least total cost of the noise in blocks of one bound."""
+        weights = {name: block.weight ** (1 / 3) for name, block in spec.items()}
+        whole = self.of_round(round_index) / fsum(weights.values())
+        return {name: whole * weight for name, weight in weights.items()}
+
+
+class LatticeLaplace(PaidSum):
+    """Discrete Laplace noise on the integer sum, once per round.
+
+    Parameters
+    ----------
+    budget : PureBudget
+        Eps and how it is divided.
+    assumptions : tuple of str, default=()
+        What must hold, for the report.
+    model : str, default='CentralDP'
+        For messages.
+    **account : dict
+        See `PaidSum`.
+    """
+
+    _trust = "central: the server sees exact sums and adds the noise"
+    _adjacency = "zero-out"
+    # Bounds of a unit that a neighbouring data set may differ by.
+    _reach = 1
+    _real_scale = _REAL_SCALE
+
+    def __init__(
+        self,
+        budget: PureBudget,
+        *,
+        assumptions: tuple[str, ...] = (),
+        model: str = "CentralDP",
+        **account: Any,
+    ) -> None:
+        super().__init__(**account)
+        self.budget = budget
+        self._assumptions = (*assumptions, *charged_note(budget.eps))
+        self._model = model
+        self._multiplier = 0.0
+
+    def open(
+        self,
+        run_id: str,
+        rounds_done: int = 0,
+        *,
+        n_participations: int | None = None,
+        sampling_rate: float | None = None,
+        n_per_round: int | None = None,
+    ) -> None:
+        budget = self.budget
+        refuse_plan(budget.n_rounds, n_participations)
+        event = PureEvent(budget.eps, delta_slack=budget.delta_slack)
+        details = {"eps": budget.eps, "n_rounds": budget.n_rounds}
+        self._pay(event, run_id, rounds_done, details)
+
+    def codec(self, spec: Spec, round_index: int = 0) -> Codec:
+        blocks = {name: self._fitting(name, block) for name, block in spec.items()}
+        self._note_bounds(blocks)
+        budgets = self.budget.of_blocks(blocks, round_index)
+        codec = Codec(
+            {
+                name: BlockCode(block, self._step(block, budgets[name]))
+                for name, block in blocks.items()
+            }
+        )
+        for name, code in codec.blocks.items():
+            if code.limit < 1:
+                raise ValueError(
+                    f"eps={budgets[name]:g} for {name!r} needs noise of whole steps of "
+                    f"{code.step:g}, and a unit may send {code.spec.clip:g} only: "
+                    "nothing would be left of it. Pass a larger eps."
+                )
+        scales = self._scales(codec, round_index)
+        name = min(scales)
+        self._multiplier = sqrt(laplace_variance(scales[name])) / codec.blocks[
+            name
+        ].limit  # fmt: skip
+        return codec
+
+    def release(
+        self,
+        total: Mapping[str, Integers],
+        codec: Codec,
+        round_index: int,
+        n_clients: int | None = None,
+    ) -> Sums:
+        self._check_paid(round_index)
+        self._check_clients(n_clients, round_index)
+        scales = self._scales(codec, round_index)
+        self._use_round(codec, round_index)
+        values, noise, laws = {}, {}, {}
+        for i, (name, code) in enumerate(sorted(codec.blocks.items())):
+            assert code.step is not None
+            source = self._entropy.child(round_index, i)
+            drawn = self._draw(code.spec.size, scales[name], source, n_clients)
+            values[name] = code.decode(total[name] + drawn)
+            parts = self._n_laws(n_clients)
+            noise[name] = code.step * sqrt(parts * laplace_variance(scales[name]))
+            laws[name] = NoiseLaw("additive", noise[name] ** 2)
+        return Sums(values, noise, laws)
+
+    def report(self) -> PrivacyReport:
+        budget = self.budget
+        return PrivacyReport(
+            eps=budget.eps,
+            delta=budget.delta_slack,
+            noise_multiplier=self._multiplier,
+            clip=dict(self._clips),
+            unit=self.unit,
+            adjacency=self._adjacency,
+            trust=self._trust,
+            secure=self.secure,
+            seeded=self.seeded,
+            accountant="pure eps",
+            n_rounds=budget.n_rounds,
+            n_clients=self._n_units,
+            assumptions=self._assumptions,
+            ledger_ids=self._ledger_ids,
+        )
+
+    def describe(self) -> str:
+        return f"{type(self).__name__}({self.budget}, {self.unit}, {self._reach})"
+
+    def _fitting(self, name: str, block: BlockSpec) -> BlockSpec:
+        """Block with an L1 bound; a single number has the same bound in both norms."""
+        if block.clip is not None and block.size == 1:
+            return replace(block, norm="l1")
+        if block.clip is None or block.norm != "l1":
+            raise ValueError(
+                f"{self._label} sends block {name!r} of {block.size} numbers without "
+                f"an L1 bound, which {self._model} cannot hide. Pass CentralDP or "
+                "DistributedDP."
+            )
+        if block.kind == "count" and block.clip < 1:
+            raise ValueError(
+                f"Block {name!r} counts whole examples but is clipped to "
+                f"{block.clip:g}; pass a bound of 1 at least."
+            )
+        return block
+
+    def _step(self, block: BlockSpec, eps: float) -> float:
+        if block.kind == "count":
+            return 1.0
+        assert block.clip is not None
+        noise = self._reach * block.sensitivity / eps
+        if not noise < _LARGEST_SCALE:
+            raise ValueError(f"eps={eps!r} is too small for any noise; pass a larger.")
+        finest = max(noise / self._real_scale / 2, block.clip / _REAL_RADIUS)
+        return float(2.0 ** ceil(log2(finest)))
+
+    def _scales(self, codec: Codec, round_index: int) -> dict[str, float]:
+        """Noise of each block, from the integers that can really be sent."""
+        specs = {name: code.spec for name, code in codec.blocks.items()}
+        budgets = self.budget.of_blocks(specs, round_index)
+        return {
+            name: _scale(self._reach * code.limit * code.spec.groups, budgets[name])
+            for name, code in codec.blocks.items()
+        }
+
+    def _n_laws(self, n_clients: int | None) -> float:
+        """Variance in the sum over that of the noise that is paid for."""
+        return 1.0
+
+    def _draw(
+        self, size: int, scale: float, source: Entropy, n_clients: int | None
+    ) -> Integers:
+        from skfedcal.privacy.samplers import discrete_laplace
+
+        return discrete_laplace(size, scale, source)
+
+    def _check_clients(self, n_clients: int | None, round_index: int) -> None:
+        """Refuse a sum with too little noise."""
+
+
+def laplace_variance(scale: float) -> float:
+    """Variance of the discrete Laplace law ``exp(-|k| / scale)``."""
+    half = 0.5 / scale
+    return 0.5 / sinh(half) ** 2 if half < 300 else 0.0
+
+
+def _scale(reach: int, eps: float) -> float:
+    """Least float with ``reach / scale <= eps``."""
+    scale = reach / eps
+    if not scale < _LARGEST_SCALE:
+        raise ValueError(
+            f"eps={eps!r} asks for noise of scale {scale:g}, which no number holds; "
+            "pass a larger eps."
+        )
+    while Fraction(reach) > Fraction(eps) * Fraction(scale):
+        scale = nextafter(scale, float("inf"))
+    return scale

@@ -1,0 +1,668 @@
+"""Privacy models: who is protected from whom, and at what price.
+
+An estimator's `privacy` is one of these objects. Each is turned into a mechanism before
+any client is contacted.
+
+- Privacy models in which clients do not trust the server with exact sums.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from math import sinh, sqrt
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from skfedcal._params import FrozenParams, as_number
+from skfedcal.exceptions import PrivacyWarning
+from skfedcal.privacy.mechanisms import ExactSum, LatticeGaussian, SumMechanism
+
+if TYPE_CHECKING:
+    from skfedcal.privacy.client_mechanisms import (
+        DistributedGaussian,
+        DistributedLaplace,
+        LocalSum,
+        SourceLaplace,
+    )
+    from skfedcal.privacy.entropy import Entropy
+    from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.mechanisms import LatticeLaplace, PureBudget
+    from skfedcal.privacy.randomizers import Kind
+
+Unit = Literal["client", "example"]
+_MODEL = ("unit", "private", "validate", "strength", "mechanism")
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePlan:
+    """What a run will release, as far as it is public beforehand.
+
+    Parameters
+    ----------
+    n_units : int
+        Clients, or examples, among which one hides.
+    n_releases : int
+        Noisy sums released in all.
+    n_participations : int
+        How many of them one client can be part of.
+    sampling_rate : float
+        Chance of a client to be in a round, for Poisson sampling; else 1.
+    n_values : int
+        Numbers per release.
+    shares : tuple of float, default=()
+        Part of the budget that each release gets; empty when all get the same.
+    norm : {'l2', 'l1'}, default='l2'
+        Norm in which every block is bounded: Gaussian or Laplace noise.
+    n_clients : int, default=None
+        Clients that may be asked; None if these are the units.
+    """
+
+    n_units: int
+    n_releases: int
+    n_participations: int
+    sampling_rate: float
+    n_values: int
+    shares: tuple[float, ...] = ()
+    norm: Literal["l1", "l2"] = "l2"
+    n_clients: int | None = None
+
+
+class PrivacyModel(Protocol):
+    """A kind of guarantee; `unit` is what it hides."""
+
+    @property
+    def unit(self) -> Unit:
+        """What the guarantee is about."""
+
+    @property
+    def private(self) -> bool:
+        """Whether noise is added."""
+
+    def validate(self) -> None:
+        """Raise for a value that cannot be."""
+
+    def strength(self, n_units: int) -> float:
+        """Signal that one release may show: L2 bound of a unit over the noise."""
+
+    def mechanism(
+        self,
+        plan: ReleasePlan,
+        *,
+        entropy: Entropy,
+        ledger: PrivacyLedger | None,
+        split: Literal["split", "joint"],
+        label: str,
+    ) -> SumMechanism:
+        """Build the mechanism of one run."""
+
+
+@dataclass(frozen=True, repr=False)
+class SecureAggregation(FrozenParams):
+    """Exact sums over clients and no noise: what ``eps=None`` means.
+
+    The server sees the sum and no client's contribution by itself. The sum may still
+    tell something about a client: this is not differential privacy.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator
+    >>> from skfedcal.privacy import SecureAggregation
+    >>> FedTempCalibrator(privacy=SecureAggregation()).privacy
+    SecureAggregation()
+    """
+
+    @property
+    def unit(self) -> Unit:
+        return "client"
+
+    @property
+    def private(self) -> bool:
+        return False
+
+    def validate(self) -> None:
+        """Nothing can be wrong."""
+
+    def strength(self, n_units: int) -> float:
+        """There is no noise."""
+        return float("inf")
+
+    def mechanism(self, plan: ReleasePlan, **_: Any) -> ExactSum:
+        """Build the mechanism of one run."""
+        return ExactSum(n_clients=plan.n_units)
+
+
+@dataclass(frozen=True, repr=False)
+class CentralDP(FrozenParams):
+    """Differential privacy with a server that sees exact sums and adds the noise.
+
+    Sums of terms with an L2 bound get Gaussian noise; if all have an L1 bound, as
+    counts have, they get Laplace noise, which has a pure eps and needs no `delta` or
+    `accountant`.
+
+    Parameters
+    ----------
+    eps : float
+        Budget of the whole fit.
+    delta : float, default=None
+        Chance that the bound does not hold; None is ``min(1e-5, 1 / (10 K))`` for K
+        clients.
+    accountant : {'auto', 'gdp', 'pld', 'zcdp'}, default='auto'
+        'gdp' is exact for full participation; 'pld' also counts Poisson sampling and
+        needs ``pip install "skfedcal[accounting]"``; 'zcdp' is the looser accounting
+        of the paper; 'auto' takes the tightest that is valid.
+    unit : {'client', 'example'}, default='client'
+        What is hidden: all rows of a client, or one row. One person with several rows
+        is protected as a whole only by 'client'.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator
+    >>> from skfedcal.privacy import CentralDP
+    >>> FedTempCalibrator(privacy=CentralDP(1.0, accountant="zcdp")).privacy.eps
+    1.0
+    """
+
+    eps: float
+    delta: float | None = None
+    accountant: Literal["auto", "gdp", "pld", "zcdp"] = "auto"
+    unit: Unit = "client"
+
+    @property
+    def private(self) -> bool:
+        return True
+
+    def validate(self) -> None:
+        """Raise for a value that cannot be."""
+        check_eps(self.eps)
+        check_delta(self.delta)
+        check_choices(
+            accountant=(self.accountant, ("auto", "gdp", "pld", "zcdp")),
+            unit=(self.unit, ("client", "example")),
+        )
+
+    def strength(self, n_units: int) -> float:
+        """L2 bound of a unit over the noise of a single release."""
+        from skfedcal.privacy.accounting import calibrate
+
+        # Sampling and the slack of discrete noise change it by little.
+        accountant = "zcdp" if self.accountant == "zcdp" else "gdp"
+        delta = self._delta(n_units, quiet=True)
+        noise = calibrate(float(self.eps), delta, accountant=accountant)
+        return 1 / noise.noise_multiplier
+
+    def mechanism(
+        self,
+        plan: ReleasePlan,
+        *,
+        entropy: Entropy,
+        ledger: PrivacyLedger | None,
+        split: Literal["split", "joint"] = "split",
+        label: str = "fit",
+    ) -> LatticeGaussian | LatticeLaplace:
+        """Build the mechanism of one run."""
+        from skfedcal.privacy.accounting import calibrate
+        from skfedcal.privacy.samplers import table_slack
+
+        if plan.norm == "l1":
+            from skfedcal.privacy.mechanisms import LatticeLaplace
+
+            slack = table_slack(plan.n_participations * plan.n_values)
+            return LatticeLaplace(
+                pure_budget(self.eps, plan, slack),
+                assumptions=(*no_credit(plan), *rows_known(self.unit)),
+                **account(plan, self.unit, entropy, ledger, label),
+            )
+        # Clients are sampled, not rows: a row comes with the others of its client,
+        # which may betray that it took part. No credit for sampling then.
+        rate = plan.sampling_rate if self.unit == "client" else 1.0
+        noise = calibrate(
+            float(self.eps),
+            self._delta(plan.n_units),
+            n_rounds=plan.n_participations,
+            sampling_rate=rate,
+            accountant=self.accountant,
+            n_values=plan.n_values,
+        )
+        if self.unit == "example":
+            known = rows_known(self.unit)
+            noise = replace(noise, assumptions=(*noise.assumptions, *known))
+        return LatticeGaussian(
+            noise,
+            shares=plan.shares,
+            split=split,
+            **account(plan, self.unit, entropy, ledger, label),
+        )
+
+    def _delta(self, n_units: int, quiet: bool = False) -> float:
+        return usual_delta(self.delta, n_units, self.unit, quiet=quiet)
+
+
+def account(
+    plan: ReleasePlan,
+    unit: Unit,
+    entropy: Entropy,
+    ledger: PrivacyLedger | None,
+    label: str,
+) -> dict[str, Any]:
+    """Arguments of every mechanism that pays."""
+    from skfedcal.privacy.ledger import PrivacyLedger
+
+    return {
+        "entropy": entropy,
+        "ledger": PrivacyLedger() if ledger is None else ledger,
+        "n_units": plan.n_units,
+        "n_releases": plan.n_releases,
+        "n_values": plan.n_values,
+        "unit": unit,
+        "label": label,
+    }
+
+
+def pure_budget(eps: float, plan: ReleasePlan, slack: float = 0.0) -> PureBudget:
+    """Pure eps of a run; sampling of clients earns no credit."""
+    from skfedcal.privacy.mechanisms import PureBudget
+
+    return PureBudget(float(eps), plan.n_participations, plan.shares, slack)
+
+
+def no_credit(plan: ReleasePlan) -> tuple[str, ...]:
+    """Say that sampling of clients is not credited."""
+    if plan.sampling_rate == 1:
+        return ()
+    return (f"sampling rate {plan.sampling_rate:g} is charged as 1",)
+
+
+def usual_delta(
+    delta: float | None, n_units: int, unit: str, *, quiet: bool = False
+) -> float:
+    """Delta as given, checked, or one that is small for so many units."""
+    if delta is None:
+        return min(1e-5, 1 / (10 * n_units))
+    if n_units > 1 and delta >= 1 / n_units:
+        raise ValueError(
+            f"delta={float(delta):g} allows to publish one of the {n_units} "
+            f"{unit}s outright; pass a delta far below 1/{n_units}, or None."
+        )
+    if not quiet and n_units > 1 and delta > 1 / (10 * n_units):
+        warnings.warn(
+            f"delta={delta:g} is large for {n_units} {unit}s; a value "
+            f"below {1 / (10 * n_units):g} is usual.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
+    return float(delta)
+
+
+def check_model(privacy: object) -> None:
+    """Raise for what is neither None nor a privacy model."""
+    if privacy is None:
+        return
+    if isinstance(privacy, type) and hasattr(privacy, "mechanism"):
+        raise TypeError(
+            f"privacy={privacy.__name__} is a class; pass an object of it, such as "
+            f"{privacy.__name__}(...)."
+        )
+    if not all(hasattr(privacy, name) for name in _MODEL):
+        raise TypeError(
+            f"privacy={privacy!r} is no privacy model; pass None, SecureAggregation(), "
+            "CentralDP(eps=...) or another object of skfedcal.privacy."
+        )
+
+
+def check_eps(eps: object) -> None:
+    """Raise for what is no budget."""
+    # With less the scale of the noise, or its variance, would be no float.
+    if not _is_real(eps) or not 1e-100 <= as_number("eps", eps) < float("inf"):
+        raise ValueError(
+            f"eps={eps!r} is not a privacy budget; pass a finite number > 0 "
+            "(from 1e-100 on), or eps=None for no privacy."
+        )
+
+
+def check_delta(delta: object) -> None:
+    """Raise for what is neither None nor a chance."""
+    if delta is not None and (not _is_real(delta) or not 0 < delta < 1):  # type: ignore[operator]
+        raise ValueError(
+            f"delta={delta!r} is out of range; pass 0 < delta < 1, or None."
+        )
+
+
+def check_choices(**choices: tuple[object, tuple[str, ...]]) -> None:
+    """Raise for a value that is none of those allowed."""
+    for name, (value, allowed) in choices.items():
+        if not isinstance(value, str) or value not in allowed:
+            raise ValueError(f"{name}={value!r} is unknown; pass one of {allowed}.")
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_count(value: object, least: int) -> bool:
+    """Tell whether a value is a whole number from `least` on."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return whole and value >= least  # type: ignore[operator]
+
+
+def rows_known(unit: Unit) -> tuple[str, ...]:
+    """What is assumed where single examples are hidden."""
+    return ("the number of rows is public",) if unit == "example" else ()
+
+
+Mode = Literal["fast", "faithful"]
+_MODES = ("fast", "faithful")
+NO_ROWS_KNOWN = "which clients have no rows is public"
+_ADJACENCIES = ("zero-out", "add-remove", "replace")
+
+
+@dataclass(frozen=True, repr=False)
+class DistributedDP(FrozenParams):
+    """Differential privacy with noise that clients add to what the server sees.
+
+    Every client adds a share of the noise before secure aggregation. If all that is
+    sent has an L1 bound, as counts have, it gets Polya shares, which add up to discrete
+    Laplace noise (pure eps); sums with an L2 bound get discrete Gaussian shares.
+
+    Parameters
+    ----------
+    eps : float
+        Budget of the whole fit.
+    delta : float, default=None
+        Chance that the bound does not hold, for Gaussian noise; None is
+        ``min(1e-5, 1 / (10 K))`` for K clients.
+    n_min : int, default=None
+        Clients that are sure to be in every sum: the shares of the honest ones among
+        them alone make up the noise, and further ones add to it. A round that fewer
+        clients answer is refused. None is all clients: no client may drop out.
+    adjacency : {'zero-out', 'replace'}, default='zero-out'
+        What a neighbouring data set does with a unit: send zeros, or anything else,
+        which doubles the noise. The number of units is public in both. 'add-remove' is
+        refused: that number is published, so that a claim to hide it would be false.
+    unit : {'client', 'example'}, default='client'
+        What is hidden: all rows of a client, or one row.
+    mode : {'fast', 'faithful'}, default='fast'
+        'faithful' draws every client's share. 'fast' draws their sum, which has the
+        same law, but whoever runs it holds exact sums.
+    max_colluders : int, default=0
+        Clients that may tell their shares: the noise is made of ``n_min`` less these.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator
+    >>> from skfedcal.privacy import DistributedDP
+    >>> FedTempCalibrator(privacy=DistributedDP(1.0, n_min=90)).privacy.n_min
+    90
+    """
+
+    eps: float
+    delta: float | None = None
+    n_min: int | None = None
+    adjacency: Literal["zero-out", "replace"] = "zero-out"
+    unit: Unit = "client"
+    mode: Mode = "fast"
+    max_colluders: int = 0
+
+    @property
+    def private(self) -> bool:
+        return True
+
+    def validate(self) -> None:
+        """Raise for a value that cannot be."""
+        from skfedcal.privacy.client_mechanisms import refuse_absence
+
+        check_eps(self.eps)
+        check_delta(self.delta)
+        check_choices(
+            adjacency=(self.adjacency, _ADJACENCIES),
+            unit=(self.unit, ("client", "example")),
+            mode=(self.mode, _MODES),
+        )
+        refuse_absence(self.adjacency, self.unit)
+        for name, value, least in (
+            ("n_min", 1 if self.n_min is None else self.n_min, 1),
+            ("max_colluders", self.max_colluders, 0),
+        ):
+            if not is_count(value, least):
+                raise ValueError(
+                    f"{name}={value!r} is no number of clients; pass a whole number "
+                    f"from {least} on."
+                )
+
+    def strength(self, n_units: int) -> float:
+        """L2 bound of a unit over the noise of a single release."""
+        from skfedcal.privacy.accounting import calibrate
+
+        delta = usual_delta(self.delta, n_units, self.unit, quiet=True)
+        reach = 2 if self.adjacency == "replace" else 1
+        return 1 / (reach * calibrate(float(self.eps), delta).noise_multiplier)
+
+    def mechanism(
+        self,
+        plan: ReleasePlan,
+        *,
+        entropy: Entropy,
+        ledger: PrivacyLedger | None,
+        split: Literal["split", "joint"] = "split",
+        label: str = "fit",
+    ) -> DistributedGaussian | DistributedLaplace:
+        """Build the mechanism of one run."""
+        n_clients = self._n_clients(plan)
+        n_min = n_clients if self.n_min is None else int(self.n_min)
+        n_shares = self._n_shares(n_min)
+        common = account(plan, self.unit, entropy, ledger, label)
+        common |= {"n_min": n_min, "n_shares": n_shares}
+        common |= {"mode": self.mode, "adjacency": self.adjacency}
+        if plan.norm == "l1":
+            return self._laplace(plan, n_shares, n_clients, common)
+        from skfedcal.privacy.accounting import calibrate
+        from skfedcal.privacy.client_mechanisms import DistributedGaussian
+
+        noise = calibrate(
+            float(self.eps),
+            usual_delta(self.delta, plan.n_units, self.unit),
+            n_rounds=plan.n_participations,
+            accountant="gdp",
+            n_values=plan.n_values,
+            n_shares=n_shares,
+        )
+        notes = (*noise.assumptions, *self._assumed(plan, n_min))
+        return DistributedGaussian(
+            replace(noise, assumptions=notes),
+            shares=plan.shares,
+            split=split,
+            **common,
+        )
+
+    def _laplace(
+        self, plan: ReleasePlan, n_shares: int, n_clients: int, common: dict[str, Any]
+    ) -> DistributedLaplace:
+        from skfedcal.privacy.client_mechanisms import DistributedLaplace
+        from skfedcal.privacy.polya import polya_error
+        from skfedcal.privacy.samplers import table_slack, tv_slack
+
+        n_values = plan.n_participations * plan.n_values
+        if self.mode == "fast":
+            slack = table_slack(n_values)
+        else:
+            error = polya_error(n_values, n_shares * plan.n_participations)
+            slack = tv_slack(error)
+        return DistributedLaplace(
+            pure_budget(self.eps, plan, slack),
+            n_clients=n_clients,
+            assumptions=self._assumed(plan, common["n_min"]),
+            **common,
+        )
+
+    def _n_clients(self, plan: ReleasePlan) -> int:
+        n_clients = plan.n_clients
+        if n_clients is None and self.unit == "client":
+            n_clients = plan.n_units
+        if self.n_min is None and n_clients is None:
+            raise ValueError("DistributedDP(unit='example') needs n_min here.")
+        if n_clients is None:
+            return plan.n_units
+        if self.n_min is not None and self.n_min > n_clients:
+            raise ValueError(
+                f"n_min={self.n_min}, but there are {n_clients} clients. Pass a number "
+                "of clients that are sure to answer, or None for all of them."
+            )
+        return n_clients
+
+    def _n_shares(self, n_min: int) -> int:
+        """Shares that make up the noise: those of honest clients."""
+        honest = n_min - int(self.max_colluders)
+        if honest < 1:
+            raise ValueError(
+                f"max_colluders={self.max_colluders} of {n_min} clients leave nobody "
+                "to add noise; pass fewer, or a larger n_min."
+            )
+        return honest
+
+    def _assumed(self, plan: ReleasePlan, n_min: int) -> tuple[str, ...]:
+        from skfedcal.privacy.client_mechanisms import survivors_assumed
+
+        known = survivors_assumed(n_min, self._n_shares(n_min))
+        return (*known, *rows_known(self.unit), *no_credit(plan))
+
+
+@dataclass(frozen=True, repr=False)
+class LocalDP(FrozenParams):
+    """Local differential privacy: a client randomises its report and trusts nobody.
+
+    Only for methods that count one example per client. Rounds, and the blocks of a
+    round, share eps.
+
+    Parameters
+    ----------
+    eps : float
+        Budget of a client over the whole fit.
+    oracle : {'auto', 'grr', 'subset', 'oue', 'olh', 'rr'}, default='auto'
+        How a cell is reported: generalised randomised response, subset selection,
+        optimised unary encoding, optimised local hashing, or, for a single bit,
+        randomised response. 'auto' takes the least variance.
+    mode : {'fast', 'faithful'}, default='fast'
+        'faithful' draws every client's report. 'fast' draws the sum of the reports,
+        which has the same law: a simulation that protects nobody.
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import LocalDP
+    >>> LocalDP(2.0, oracle="oue")
+    LocalDP(eps=2.0, oracle='oue')
+    """
+
+    eps: float
+    oracle: Literal["auto"] | Kind = "auto"
+    mode: Mode = "fast"
+
+    @property
+    def unit(self) -> Unit:
+        return "client"
+
+    @property
+    def private(self) -> bool:
+        return True
+
+    def validate(self) -> None:
+        """Raise for a value that cannot be."""
+        from skfedcal.privacy.randomizers import ORACLES
+
+        check_eps(self.eps)
+        check_choices(
+            oracle=(self.oracle, ("auto", *ORACLES)), mode=(self.mode, _MODES)
+        )
+
+    def strength(self, n_units: int) -> float:
+        """Bound of a unit over the noise of a single release by unary encoding."""
+        return sinh(min(self.eps, 700.0) / 2) / sqrt(max(n_units, 1))
+
+    def mechanism(
+        self,
+        plan: ReleasePlan,
+        *,
+        entropy: Entropy,
+        ledger: PrivacyLedger | None,
+        split: Literal["split", "joint"] = "split",
+        label: str = "fit",
+    ) -> LocalSum:
+        """Build the mechanism of one run."""
+        from skfedcal.privacy.client_mechanisms import LocalSum
+
+        return LocalSum(
+            pure_budget(self.eps, plan),
+            oracle=self.oracle,
+            mode=self.mode,
+            # A histogram leaves out clients that have nothing to report.
+            assumptions=(NO_ROWS_KNOWN, *no_credit(plan)),
+            **account(plan, self.unit, entropy, ledger, label),
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class SourceDP(FrozenParams):
+    """Differential privacy of the examples of each source, whatever others do.
+
+    Every client is a source, such as a hospital, that adds discrete Laplace noise to
+    its own sum: the guarantee for its examples needs no other client and no server. An
+    example that two sources hold is protected with twice the eps.
+
+    Parameters
+    ----------
+    eps : float
+        Budget of an example over the whole fit.
+    mode : {'fast', 'faithful'}, default='fast'
+        'faithful' draws every source's noise. 'fast' draws its sum, which has the same
+        law: a simulation.
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import SourceDP
+    >>> SourceDP(1.0).unit
+    'example'
+    """
+
+    eps: float
+    mode: Mode = "fast"
+
+    @property
+    def unit(self) -> Unit:
+        return "example"
+
+    @property
+    def private(self) -> bool:
+        return True
+
+    def validate(self) -> None:
+        """Raise for a value that cannot be."""
+        check_eps(self.eps)
+        check_choices(mode=(self.mode, _MODES))
+
+    def strength(self, n_units: int) -> float:
+        """Bound of an example over the noise of one source in a single release."""
+        return float(self.eps) / sqrt(2)
+
+    def mechanism(
+        self,
+        plan: ReleasePlan,
+        *,
+        entropy: Entropy,
+        ledger: PrivacyLedger | None,
+        split: Literal["split", "joint"] = "split",
+        label: str = "fit",
+    ) -> SourceLaplace:
+        """Build the mechanism of one run."""
+        from skfedcal.privacy.client_mechanisms import SourceLaplace
+        from skfedcal.privacy.samplers import table_slack
+
+        slack = table_slack(plan.n_participations * plan.n_values)
+        return SourceLaplace(
+            pure_budget(self.eps, plan, slack),
+            mode=self.mode,
+            assumptions=(
+                "no two sources hold the same example",
+                *rows_known(self.unit),
+                *no_credit(plan),
+            ),
+            **account(plan, self.unit, entropy, ledger, label),
+        )

@@ -1,0 +1,327 @@
+"""Federated averaging as an algorithm: rows in, sums out, scores round by round.
+
+- Federated averaging as an algorithm of the house: rows in, sums out.
+- How many rows of each class all clients hold.
+- Scores of the model on an evaluation set, round by round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal import _numerics
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import Arrays, BlockSpec, Sums
+from skfedcal.federation.collecting import collect
+from skfedcal.federation.runner import FederatedRunner
+from skfedcal.privacy.entropy import Entropy
+from skfedcal.training._local_training import ClientTraining, class_counts
+from skfedcal.training.modules import Network, module_logits
+
+# Largest parameter; training that gets there has diverged, and float32 still holds it.
+_BOUND = 1e30
+
+
+@dataclass(frozen=True, slots=True)
+class FedAvgState:
+    """Parameters of the server and what its optimiser keeps.
+
+    Attributes
+    ----------
+    params : ndarray of shape (n_params,)
+        Parameters, in float64.
+    change : ndarray of shape (n_params,)
+        What the last round added to them.
+    velocity : ndarray of shape (n_params,) or (0,)
+        Momentum of the server, if it has one.
+    control : ndarray of shape (n_params,) or (0,)
+        Control variate of the server, if there is one.
+    rounds : int
+        Rounds run.
+    n_diverged : int
+        Trainings of clients that were left out, as they did not end in finite numbers.
+    """
+
+    params: Array
+    change: Array
+    velocity: Array
+    control: Array
+    rounds: int = 0
+    n_diverged: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FedAvg:
+    """Clients train from the server's parameters; the server adds the mean change.
+
+    Unlike other algorithms it holds a torch module, and the memory of the clients
+    where they need one; that memory is no part of the server.
+
+    Parameters
+    ----------
+    training : ClientTraining
+        What a client does.
+    start : ndarray of shape (n_params,)
+        Parameters before the first round; public.
+    weighting : {'examples', 'uniform'}, default='examples'
+        Whether a client counts as often as it has rows.
+    clip : float, default=None
+        L2 bound on the change that a client sends; with 'uniform' weighting only. The
+        sum is then divided by the number of clients that were asked.
+    server_lr, server_momentum : float, default=1.0 and 0.0
+        Step length and momentum of the server.
+    n_clients : int, default=1
+        Number of all clients.
+    global_counts : tuple of float, default=None
+        Rows of each class over all clients, where the objective needs it.
+    n_rounds : int, default=50
+        Rounds.
+    start_name : str, default=''
+        Tells one start from another where that matters for a checkpoint.
+    monitor : callable, default=None
+        Called with the state after each round; true ends the run.
+    """
+
+    training: ClientTraining
+    start: Array = field(repr=False)
+    weighting: Literal["examples", "uniform"] = "examples"
+    clip: float | None = None
+    server_lr: float = 1.0
+    server_momentum: float = 0.0
+    n_clients: int = 1
+    global_counts: tuple[float, ...] | None = None
+    n_rounds: int = 50
+    start_name: str = ""
+    monitor: Callable[[FedAvgState], bool] | None = field(default=None, repr=False)
+
+    def init(self, n_classes: int) -> FedAvgState:
+        zeros, none = np.zeros(len(self.start)), np.zeros(0)
+        return FedAvgState(
+            self.start.astype(np.float64),
+            zeros,
+            zeros if self.server_momentum else none,
+            zeros if self._corrected else none,
+        )
+
+    def broadcast(self, state: FedAvgState) -> Arrays:
+        told = {
+            "params": state.params.astype(np.float32),
+            "round": np.array(state.rounds),
+        }
+        if "previous_update" in self.training.objective.needs:
+            told["change"] = state.change.astype(np.float32)
+        if self._corrected:
+            told["control"] = state.control.astype(np.float32)
+        if self.global_counts is not None:
+            told["counts"] = np.array(self.global_counts, dtype=np.float32)
+        return told
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        shape = broadcast["params"].shape
+        blocks = {"update": BlockSpec(shape, clip=self.clip)}
+        if self._corrected:
+            blocks["control"] = BlockSpec(shape)
+        if self.clip is None:
+            # Weight of the client, and whether it was left out.
+            blocks["weight"] = BlockSpec((2,), kind="count")
+        return blocks
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+        answer: dict[str, Array] = {
+            name: np.zeros((len(clients), *block.shape))
+            for name, block in self.spec(broadcast).items()
+        }
+        # Clients of like size side by side, so that few wait for the largest.
+        order = np.argsort(-clients.sizes, kind="stable")
+        order = order[: np.count_nonzero(clients.sizes)]
+        if not len(order):
+            return answer
+        trained = self.training.run(broadcast, clients, order)
+        counted = clients.sizes[order] if self.weighting == "examples" else 1
+        weight = counted * trained.finite
+        moved = trained.moved
+        if self.weighting == "examples":
+            moved *= weight[:, None]
+        answer["update"][order] = moved
+        if trained.steered is not None:
+            answer["control"][order] = trained.steered
+        if "weight" in answer:
+            answer["weight"][order] = np.stack([weight, ~trained.finite], axis=1)
+        return answer
+
+    def update(self, state: FedAvgState, total: Sums, n_clients: int) -> FedAvgState:
+        divisor, diverged = float(n_clients), 0
+        if "weight" in total:
+            # Clients without rows have no weight; under a bound they stay hidden.
+            divisor, diverged = max(total["weight"][0], 1.0), int(total["weight"][1])
+        velocity = total["update"] / divisor
+        if self.server_momentum:
+            velocity = velocity + self.server_momentum * state.velocity
+        moved = state.params + self.server_lr * velocity
+        params = np.clip(moved, -_BOUND, _BOUND)
+        control = state.control
+        if self._corrected:
+            control = control + total["control"] / self.n_clients
+        return FedAvgState(
+            params,
+            params - state.params,
+            velocity if self.server_momentum else state.velocity,
+            control,
+            state.rounds + 1,
+            state.n_diverged + diverged,
+        )
+
+    def done(self, state: FedAvgState) -> bool:
+        return self.monitor is not None and bool(self.monitor(state))
+
+    @property
+    def _corrected(self) -> bool:
+        return self.training.correction is not None
+
+
+@dataclass(frozen=True, slots=True)
+class CountState:
+    """Rows of each class."""
+
+    counts: Array
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCounts:
+    """Add up the rows of each class."""
+
+    n_rounds: int = 1
+
+    def init(self, n_classes: int) -> CountState:
+        return CountState(np.zeros(n_classes))
+
+    def broadcast(self, state: CountState) -> Arrays:
+        return {"n_classes": np.array(len(state.counts))}
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        return {"counts": BlockSpec((int(broadcast["n_classes"]),), kind="count")}
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+        return {"counts": class_counts(clients)}
+
+    def update(self, state: CountState, total: Sums, n_clients: int) -> CountState:
+        return CountState(state.counts + total["counts"])
+
+    def done(self, state: CountState) -> bool:
+        return False
+
+
+def ask_counts(
+    runner: FederatedRunner, clients: FederatedDataset, entropy: Entropy
+) -> tuple[float, ...]:
+    """Ask all clients, in a round of its own and without noise."""
+    once = replace(
+        runner,
+        n_rounds=1,
+        cohort="full",
+        cohort_size=None,
+        min_clients=1,
+        checkpoint=None,
+        resume=False,
+    )
+    found = collect(ClassCounts(), clients, runner=once, entropy=entropy)
+    return tuple(found.state.counts.tolist())
+
+
+Array = NDArray[Any]
+
+_N_BINS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class RoundScores:
+    """Scores after one round.
+
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 0.
+    accuracy : float
+        Share of rows whose most probable class is theirs.
+    log_loss : float
+        Mean negative log-likelihood.
+    calibration_error : float
+        Expected calibration error of the most probable class in 15 bins.
+    entropy : float
+        Mean predictive entropy, in nats.
+    variation_ratio : float
+        Mean of one minus the largest probability.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal.training import RoundScores
+    >>> RoundScores.of(0, np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0, 0])).accuracy
+    0.5
+    """
+
+    round: int
+    accuracy: float
+    log_loss: float
+    calibration_error: float
+    entropy: float
+    variation_ratio: float
+
+    @classmethod
+    def of(cls, index: int, logits: Array, labels: Array) -> RoundScores:
+        """Scores of logits with one column per class."""
+        log_proba = _numerics.log_softmax(logits.astype(np.float64))
+        proba = np.exp(log_proba)
+        top = proba.max(axis=1)
+        hit = proba.argmax(axis=1) == labels
+        # The bins of `skfedcal.metrics`, which is above this room.
+        bins = np.minimum((top * _N_BINS).astype(np.intp), _N_BINS - 1)
+        gaps = np.bincount(bins, weights=top - hit, minlength=_N_BINS)
+        return cls(
+            index,
+            float(hit.mean()),
+            float(-log_proba[np.arange(len(labels)), labels].mean()),
+            float(np.abs(gaps).sum() / len(labels)),
+            float(-(proba * log_proba).sum(axis=1).mean()),
+            float(1 - top.mean()),
+        )
+
+
+@dataclass(slots=True)
+class Monitor:
+    """Score the model after each round; say when it is good enough.
+
+    Parameters
+    ----------
+    network : Network
+        The model.
+    rows, labels : ndarray
+        The evaluation set, which is public.
+    target_accuracy : float, default=None
+        Accuracy at which the run may end.
+    device : str, default='cpu'
+        Where.
+    scores : list of RoundScores
+        Filled while the run goes on.
+    """
+
+    network: Network
+    rows: Array
+    labels: Array
+    target_accuracy: float | None = None
+    device: str = "cpu"
+    scores: list[RoundScores] = field(default_factory=list)
+
+    def __call__(self, state: FedAvgState) -> bool:
+        """Whether the target is reached."""
+        module = self.network.load(state.params.astype(np.float32))
+        logits = module_logits(module, self.rows, self.device)
+        found = RoundScores.of(state.rounds - 1, logits, self.labels)
+        self.scores.append(found)
+        target = self.target_accuracy
+        return target is not None and found.accuracy >= target
