@@ -63,7 +63,7 @@ import json, resource, sys, warnings
 import numpy as np
 warnings.simplefilter("ignore")
 sys.path.insert(0, sys.argv[2])
-import test_load as t
+import test_load_at_sites as t
 files = (f"{sys.argv[1]}/{name}.npy" for name in ("X", "y", "ids"))
 X, y, ids = (np.load(file, mmap_mode="r") for file in files)
 few = slice(0, 1000)
