@@ -17,8 +17,6 @@ STRICT = ("calibrators", "compose", "data", "evaluation")
 # Signatures are complete, but keyword arguments of matplotlib, or what a flag decides,
 # may be `Any`.
 ANNOTATED = ("datasets", "export", "metrics", "plotting")
-# Packages that do not reach it yet. The test fails when one does; remove it then.
-PENDING = {"evaluation"}
 
 
 def public_functions(package):
@@ -87,13 +85,7 @@ def faults(package, *, strict):
     ]
 
 
-def pending(package):
-    reason = "annotations of this package are not complete"
-    marks = [pytest.mark.xfail(reason=reason, strict=True)]
-    return pytest.param(package, marks=marks if package in PENDING else [])
-
-
-@pytest.mark.parametrize("package", [pending(name) for name in STRICT])
+@pytest.mark.parametrize("package", STRICT)
 def test_signatures_have_no_any(package):
     assert faults(package, strict=True) == []
 
