@@ -1,8 +1,11 @@
 """The only file that may import private or version-dependent scikit-learn names."""
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from sklearn.base import _fit_context, clone
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
@@ -54,7 +57,17 @@ except ImportError:  # scikit-learn 1.6 - 1.8
             return False
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class _SameMethod(Protocol):
+    """Decorator that leaves the type of a method as it is."""
+
+    def __call__(self, method: Method, /) -> Method: ...
+
+
 # `_fit_context` validates the parameters and, since 1.9, tears callbacks down.
+fit_context: Callable[[], _SameMethod]
 fit_context = functools.partial(_fit_context, prefer_skip_nested_validation=False)
 
 

@@ -32,6 +32,7 @@ from skfedcal.evaluation.ranking import auc_with_gradient
 from skfedcal.evaluation.rounds import ClassResiduals, OneVsRestCounts
 
 if TYPE_CHECKING:
+    from skfedcal._typing import ArrayLike, ClientRows, InputType, PerRow, Seed
     from skfedcal.federation.run import RoundRecord
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.privacy.events import PrivacyReport
@@ -114,18 +115,18 @@ class ClasswiseResiduals:
     @classmethod
     def fit(
         cls,
-        clients: Any,
-        y: Any = None,
+        clients: ClientRows,
+        y: PerRow | None = None,
         *,
-        client_ids: Any = None,
+        client_ids: ArrayLike | None = None,
         privacy: PrivacyModel | None = None,
         n_bins: int = 15,
         max_examples_per_client: int | None = None,
-        classes: Any = None,
-        input_type: str = "logits",
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
         ledger: PrivacyLedger | None = None,
         runner: FederatedRunner | None = None,
-        random_state: Any = None,
+        random_state: Seed = None,
     ) -> ClasswiseResiduals:
         """Collect the residuals of all clients.
 
@@ -178,7 +179,7 @@ class ClasswiseResiduals:
             max_examples=limit,
             private=statistic.private,
             count_rows=not one_each,
-            input_type=input_type,  # type: ignore[arg-type]
+            input_type=input_type,
             salt=0 if limit is None else statistic.salt(),
         )
         found = statistic.run(algorithm, data)
@@ -420,7 +421,7 @@ def fit_one_vs_rest(
         salt=0 if limit is None else statistic.salt(),
         space=grid.space,
         n_classes=len(classes),
-        input_type=given.input_type,  # type: ignore[arg-type]
+        input_type=given.input_type,
         n_others=n_others,
     )
     found = statistic.run(algorithm, data)

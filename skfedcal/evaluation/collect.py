@@ -20,6 +20,8 @@ from skfedcal.privacy.models import LocalDP, SecureAggregation, check_model
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from skfedcal._typing import Seed
+    from skfedcal.contract import FederatedAlgorithm
     from skfedcal.federation.backends import Backend, Positions
     from skfedcal.federation.endpoint import PartialSum, Request
     from skfedcal.federation.remote import RemoteDataset
@@ -48,7 +50,7 @@ class Statistic:
         privacy: PrivacyModel | None,
         ledger: PrivacyLedger | None,
         runner: FederatedRunner | None,
-        random_state: Any,
+        random_state: Seed,
         label: str,
     ) -> None:
         if not isinstance(runner, FederatedRunner | None):
@@ -129,7 +131,7 @@ class Statistic:
 
     def run(
         self,
-        algorithm: Any,
+        algorithm: FederatedAlgorithm[Any],
         clients: FederatedDataset | RemoteDataset,
         *,
         n_parts: int = 1,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from skfedcal.evaluation.calibration import CalibrationErrors
 from skfedcal.evaluation.classwise import ClasswiseResiduals
@@ -16,6 +16,10 @@ from skfedcal.evaluation.histogram import ScoreHistogram
 from skfedcal.evaluation.inputs import check_choices
 from skfedcal.evaluation.intervals import Estimate
 from skfedcal.evaluation.thresholds import check_threshold
+
+if TYPE_CHECKING:
+    from skfedcal._typing import ArrayLike, ClientRows, FloatArray, PerRow, Seed
+    from skfedcal.privacy.models import PrivacyModel
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _HEADS = ("clients", "y", "client_ids", "privacy")
@@ -45,30 +49,48 @@ def _shared_text(skip: tuple[str, ...]) -> tuple[str, str]:
     return "\n".join(first).strip(), "\n".join(later).strip()
 
 
+Result = TypeVar("Result", covariant=True)
+
+
+class FromClients(Protocol[Result]):
+    """Function of clients; `options` are checked when it is called."""
+
+    def __call__(
+        self,
+        clients: ClientRows,
+        y: PerRow | None = None,
+        *,
+        client_ids: ArrayLike | None = None,
+        privacy: PrivacyModel | None = None,
+        random_state: Seed = None,
+        **options: object,
+    ) -> Result: ...
+
+
 def from_clients(
     *skip: str,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Callable[..., Result]], FromClients[Result]]:
     """Turn an answer of a histogram into a function of clients.
 
     The function has the parameters of `ScoreHistogram.fit`, but those in `skip`, and
     the keywords of the answer; `{shared}` in its docstring becomes their text.
     """
 
-    def decorate(answer: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(answer: Callable[..., Result]) -> FromClients[Result]:
         own = list(inspect.signature(answer).parameters.values())[1:]
         names = {p.name for p in own}
         shared = [p for p in _SHARED if p.name not in (*skip, *names)]
 
         @wraps(answer)
         def function(
-            clients: Any,
-            y: Any = None,
+            clients: ClientRows,
+            y: PerRow | None = None,
             *,
-            client_ids: Any = None,
-            privacy: Any = None,
-            random_state: Any = None,
-            **options: Any,
-        ) -> Any:
+            client_ids: ArrayLike | None = None,
+            privacy: PrivacyModel | None = None,
+            random_state: Seed = None,
+            **options: object,
+        ) -> Result:
             known = {p.name for p in (*shared, *own)}
             unknown = sorted(set(options) - known)
             if unknown:
@@ -101,15 +123,15 @@ class Source:
 
     def __init__(
         self,
-        clients: Any,
-        y: Any,
-        client_ids: Any,
-        privacy: Any,
-        random_state: Any,
+        clients: ClientRows,
+        y: PerRow | None,
+        client_ids: ArrayLike | None,
+        privacy: PrivacyModel | None,
+        random_state: Seed,
         fit: dict[str, Any],
     ) -> None:
         self.data = (clients, y)
-        self.given = {
+        self.given: dict[str, Any] = {
             "client_ids": client_ids,
             "privacy": privacy,
             "random_state": random_state,
@@ -446,7 +468,7 @@ def _classwise_error(
 @from_clients()
 def federated_calibration_curve(
     source: Source, *, n_bins: int = 5, strategy: str = "uniform"
-) -> tuple[Any, Any, Any]:
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Frequency of positives against the mean score of bins.
 
     Parameters

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import asdict, fields, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
@@ -36,6 +36,7 @@ from skfedcal.methods.score_curves.rounds import LAW_KINDS, ClassScoreCounts
 from skfedcal.privacy.events import PrivacyReport
 
 if TYPE_CHECKING:
+    from skfedcal._typing import ArrayLike, ClientRows, InputType, PerRow, Seed
     from skfedcal.clients.dataset import FederatedDataset
     from skfedcal.federation.remote import RemoteDataset
     from skfedcal.federation.run import RoundRecord
@@ -349,7 +350,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         grid: ScoreGrid,
         *,
         kind: str,
-        classes: Sequence[Any],
+        classes: Sequence[Hashable],
         weighting: str,
         n_clients: int,
         privacy: PrivacyReport,
@@ -370,10 +371,10 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
     @classmethod
     def fit(
         cls,
-        clients: Any,
-        y: Any = None,
+        clients: ClientRows,
+        y: PerRow | None = None,
         *,
-        client_ids: Any = None,
+        client_ids: ArrayLike | None = None,
         privacy: PrivacyModel | None = None,
         height: int | Literal["auto"] = "auto",
         levels: Sequence[int] | Literal["auto"] = "auto",
@@ -381,12 +382,12 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         kind: Literal["binary", "top"] = "binary",
         max_examples_per_client: int | None = None,
         weighting: Literal["example", "client"] = "example",
-        classes: Any = None,
-        pos_label: Any = None,
-        input_type: str = "logits",
+        classes: ArrayLike | None = None,
+        pos_label: Hashable | None = None,
+        input_type: InputType = "logits",
         ledger: PrivacyLedger | None = None,
         runner: FederatedRunner | None = None,
-        random_state: Any = None,
+        random_state: Seed = None,
     ) -> ScoreHistogram:
         """Collect the counts of all clients.
 
@@ -456,7 +457,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
                     "its most probable class is right. Leave pos_label out."
                 )
             data, columns = given.several()
-            labels: list[Any] = ["wrong", "right"]
+            labels: list[Hashable] = ["wrong", "right"]
             scores = ClassScoreCounts(
                 depths, scores="top", n_classes=len(columns), **common
             )
@@ -472,19 +473,19 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
     def _fit_at(
         cls,
         threshold: float,
-        clients: Any,
-        y: Any = None,
+        clients: ClientRows,
+        y: PerRow | None = None,
         *,
-        client_ids: Any = None,
+        client_ids: ArrayLike | None = None,
         privacy: PrivacyModel | None = None,
         max_examples_per_client: int | None = None,
         weighting: Literal["example", "client"] = "example",
-        classes: Any = None,
-        pos_label: Any = None,
-        input_type: str = "logits",
+        classes: ArrayLike | None = None,
+        pos_label: Hashable | None = None,
+        input_type: InputType = "logits",
         ledger: PrivacyLedger | None = None,
         runner: FederatedRunner | None = None,
-        random_state: Any = None,
+        random_state: Seed = None,
     ) -> ScoreHistogram:
         """Count the rows on either side of one threshold: exact, with least noise.
 
@@ -500,7 +501,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         scores = ClassScoreCounts(
             (1,),
             space="prob",
-            input_type=input_type,  # type: ignore[arg-type]
+            input_type=input_type,
             positive=positive,
             cut=float(threshold),
         )
@@ -515,7 +516,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         cls,
         statistic: Statistic,
         data: FederatedDataset | RemoteDataset,
-        labels: Sequence[Any],
+        labels: Sequence[Hashable],
         grid: ScoreGrid,
         scores: ClassScoreCounts,
         max_examples: int | None,

@@ -5,8 +5,9 @@ The rows stay in the columns of the user: what they mean is worked out at the si
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.clients.forms import ClassMap, assume_labels_public, read_dataset
 from skfedcal.evaluation.grid import SPACES
 from skfedcal.federation.remote import RemoteClients, RemoteDataset
+
+if TYPE_CHECKING:
+    from skfedcal._typing import ArrayLike, ClientRows, InputType, PerRow
 
 Array = NDArray[Any]
 Rows = FederatedDataset | RemoteDataset
@@ -33,15 +37,17 @@ class Clients:
     `assumptions` says, once they are read, what must be public about them.
     """
 
-    X: Any
-    y: Any = None
-    client_ids: Any = None
-    classes: Any = None
-    input_type: str = "logits"
+    X: ClientRows
+    y: PerRow | None = None
+    client_ids: ArrayLike | None = None
+    classes: ArrayLike | None = None
+    input_type: InputType = "logits"
     private: bool = False
     assumptions: list[str] = field(default_factory=list)
 
-    def binary(self, pos_label: Any = None) -> tuple[Rows, int, list[Any]]:
+    def binary(
+        self, pos_label: Hashable | None = None
+    ) -> tuple[Rows, int, list[Hashable]]:
         """Rows of two classes, column of the positive one, labels (negative first)."""
         clients, classes = self._read()
         if len(classes) != 2:

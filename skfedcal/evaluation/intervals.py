@@ -261,7 +261,7 @@ discretisation=0)
         """Whether the noise protects nobody; None for exact counts."""
         return None if self.privacy is None else not self.privacy.secure
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, float | str | bool | None]:
         """Return the number, its error and its guarantee as plain values, for JSON.
 
         A number that is not finite is None.

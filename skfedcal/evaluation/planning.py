@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, hypot, inf, log, pi, sqrt
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,9 @@ from skfedcal.evaluation.ranking import auc_with_gradient
 from skfedcal.evaluation.thresholds import weights
 from skfedcal.methods.buckets import Space
 from skfedcal.privacy.models import LocalDP, SourceDP
+
+if TYPE_CHECKING:
+    from skfedcal.privacy.models import PrivacyModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +265,9 @@ def expected_error(
     metric: str,
     n_examples: float,
     *,
-    privacy: Any = None,
+    privacy: PrivacyModel | None = None,
     height: int | None = None,
-    levels: Any = "auto",
+    levels: Sequence[int] | Literal["auto"] = "auto",
     space: Literal["both", "prob", "logit"] = "both",
     positive_rate: float = 0.5,
     auc: float = 0.8,
@@ -351,14 +355,27 @@ def expected_error(
     return min(found, key=float)
 
 
+class ErrorOptions(TypedDict, total=False):
+    """Parameters of `expected_error` that `plan` hands on."""
+
+    levels: Sequence[int] | Literal["auto"]
+    space: Literal["both", "prob", "logit"]
+    positive_rate: float
+    auc: float
+    threshold: float
+    n_bins: int | None
+    max_examples: int
+    n_sources: int | None
+
+
 def plan(
     metric: str,
     target: float,
     *,
-    privacy: Any = None,
+    privacy: PrivacyModel | None = None,
     n_examples: float | None = None,
     height: int | None = None,
-    **options: Any,
+    **options: Unpack[ErrorOptions],
 ) -> Plan:
     """How many examples a metric needs, and at which height.
 
@@ -392,7 +409,7 @@ def plan(
     if not 0 < as_number("target", target) < 1:
         raise ValueError(f"target={target!r} is no error; pass a number in (0, 1).")
     local = isinstance(privacy, LocalDP)
-    heights: Any = (height,)
+    heights: Sequence[int | None] = (height,)
     if height is None and isinstance(options.get("levels", "auto"), str):
         heights = _LOCAL_HEIGHTS if local else _HEIGHTS
 
@@ -408,7 +425,7 @@ def plan(
     return Plan(float(target), needed, n_examples, best(n))
 
 
-def _smallest(reached: Any) -> float:
+def _smallest(reached: Callable[[float], bool]) -> float:
     """Smallest number of examples, to 1 %, from which on `reached` is true."""
     low, high = 2.0, _MOST_EXAMPLES
     if not reached(high):
@@ -423,7 +440,7 @@ def _smallest(reached: Any) -> float:
 
 def _check_used(
     metric: str,
-    privacy: Any,
+    privacy: PrivacyModel | None,
     n_bins: int | None,
     max_examples: int,
     n_sources: int | None,

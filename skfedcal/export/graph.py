@@ -119,7 +119,7 @@ class Value:
         self.graph = graph
         self.number = number
 
-    def apply(self, op: str, *others: Any, option: Sequence[int] = ()) -> Value:
+    def apply(self, op: str, *others: Any, option: Sequence[int] | Array = ()) -> Value:
         """Result of an operation on this value and others, which may be numbers."""
         reads = [self, *(self._value(other) for other in others)]
         numbers = tuple(value.number for value in reads)
@@ -216,7 +216,7 @@ class Value:
     def cumsum(self) -> Value:
         return self.apply("cumsum")
 
-    def columns(self, which: Sequence[int]) -> Value:
+    def columns(self, which: Sequence[int] | Array) -> Value:
         return self.apply("columns", option=which)
 
     def beside(self, other: Any) -> Value:

@@ -5,11 +5,14 @@
 - What all calibrators share: reading clients, running rounds, predicting.
 """
 
+from __future__ import annotations
+
 import sys
 import warnings
 from abc import ABCMeta, abstractmethod
 from dataclasses import dataclass
 from math import inf
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard
 
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
@@ -36,6 +39,24 @@ from skfedcal.federation.runner import FederatedRunner
 from skfedcal.methods.persistence import ExportMixin
 from skfedcal.privacy.mixin import PrivacyMixin
 
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
+    from skfedcal._typing import (
+        ArrayLike,
+        ClientRows,
+        FloatArray,
+        InputType,
+        PerRow,
+        Rows,
+    )
+    from skfedcal.clients.dataset import FederatedDataset
+    from skfedcal.contract import Array, FederatedAlgorithm
+    from skfedcal.federation.remote import RemoteClients, RemoteDataset
+    from skfedcal.federation.run import RoundHistory
+    from skfedcal.privacy.events import PrivacyReport
+    from skfedcal.privacy.models import PrivacyModel
+
 
 @dataclass(frozen=True)
 class FitSetting:
@@ -54,7 +75,11 @@ class FitSetting:
     n_units: int = 1
 
 
-def setting_of(model, clients, runner):
+def setting_of(
+    model: PrivacyModel,
+    clients: FederatedDataset | RemoteDataset,
+    runner: FederatedRunner,
+) -> FitSetting:
     """What is public about a fit before it is run."""
     n_units = clients.n_rows if model.unit == "example" else len(clients)
     return FitSetting(
@@ -69,7 +94,7 @@ def setting_of(model, clients, runner):
     )
 
 
-def check_weights(weights, model):
+def check_weights(weights: Array | None, model: PrivacyModel) -> None:
     """Raise where weights of rows cannot be used."""
     if weights is None:
         return
@@ -82,7 +107,14 @@ def check_weights(weights, model):
         raise ValueError("sample_weight is zero for every row; nothing is left to fit.")
 
 
-def read_clients(estimator, X, y, client_ids, sample_weight, model):
+def read_clients(
+    estimator: BaseCalibrator,
+    X: ClientRows,
+    y: PerRow | None,
+    client_ids: ArrayLike | None,
+    sample_weight: PerRow | None,
+    model: PrivacyModel,
+) -> tuple[FederatedDataset | RemoteDataset, ClassMap]:
     """Clients of a fit, and which label is which column.
 
     Returns
@@ -111,7 +143,7 @@ def read_clients(estimator, X, y, client_ids, sample_weight, model):
     return clients, classes
 
 
-def is_remote(X):
+def is_remote(X: object) -> TypeGuard[RemoteClients]:
     """Whether `fit` was given sites that keep their rows."""
     # Who has remote clients has imported their module; others need not wait for it.
     module = sys.modules.get("skfedcal.federation.remote")
@@ -134,6 +166,21 @@ class BaseCalibrator(
     one column per class in the order of the input, to calibrated logits.
     """
 
+    classes: ArrayLike | None
+    input_type: InputType
+    runner: FederatedRunner | None
+    if_improves: bool
+
+    classes_: Array
+    improves_: bool
+    n_clients_: int
+    n_rounds_: int
+    n_features_in_: int
+    privacy_: PrivacyReport
+    history_: RoundHistory
+
+    _class_map: ClassMap
+
     _parameter_constraints = {
         **PrivacyMixin._privacy_constraints,
         "classes": ["array-like", None],
@@ -152,7 +199,14 @@ class BaseCalibrator(
     _fitted_names: tuple[str, ...] = ()
 
     @fit_context()
-    def fit(self, X, y=None, *, client_ids=None, sample_weight=None):
+    def fit(
+        self,
+        X: ClientRows,
+        y: PerRow | None = None,
+        *,
+        client_ids: ArrayLike | None = None,
+        sample_weight: PerRow | None = None,
+    ) -> Self:
         """Fit the calibration map from clients.
 
         Parameters
@@ -215,7 +269,7 @@ class BaseCalibrator(
             callbacks.end()
             return self
 
-    def decision_function(self, X):
+    def decision_function(self, X: Rows) -> FloatArray:
         """Calibrated logits.
 
         Parameters
@@ -231,7 +285,7 @@ class BaseCalibrator(
         logits = self._calibrated_logits(X)
         return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
 
-    def predict_proba(self, X):
+    def predict_proba(self, X: Rows) -> FloatArray:
         """Calibrated probabilities.
 
         Parameters
@@ -247,7 +301,7 @@ class BaseCalibrator(
         logits = self._calibrated_logits(X)
         return _numerics.softmax(logits, out=logits)
 
-    def predict_log_proba(self, X):
+    def predict_log_proba(self, X: Rows) -> FloatArray:
         """Logarithm of the calibrated probabilities.
 
         Parameters
@@ -262,7 +316,7 @@ class BaseCalibrator(
         """
         return _numerics.log_softmax(self._calibrated_logits(X))
 
-    def predict(self, X):
+    def predict(self, X: Rows) -> Array:
         """Most probable class of each row.
 
         Parameters
@@ -279,7 +333,7 @@ class BaseCalibrator(
         logits = self._calibrated_logits(X)
         return self.classes_[logits.argmax(axis=1)]
 
-    def _calibrated_logits(self, X):
+    def _calibrated_logits(self, X: Rows) -> Array:
         check_is_fitted(self)
         scores = check_scores(self, X, reset=False)
         logits = to_logits(
@@ -294,26 +348,26 @@ class BaseCalibrator(
         out = self._calibrate(logits) if used else self._unchanged(logits)
         return out if self._class_map.in_order else out[:, self._class_map.order]
 
-    def _restore_classes(self, classes, order):
+    def _restore_classes(self, classes: Array, order: Array) -> None:
         self._class_map = ClassMap(classes, order)
         self.classes_ = classes
 
-    def _noise_split(self):
+    def _noise_split(self) -> Literal["split", "joint"]:
         """How noise is divided over blocks."""
         return "split"
 
-    def _after_fit(self, setting):
+    def _after_fit(self, setting: FitSetting) -> None:
         """Warn about a result that should be looked at."""
 
-    def _improves(self):
+    def _improves(self) -> bool:
         """Whether what was released is more than what noise alone would be."""
         return True
 
-    def _unchanged(self, logits):
+    def _unchanged(self, logits: Array) -> Array:
         """Input as the output of a calibrator that is not used."""
         return logits
 
-    def _warn_no_gain(self):
+    def _warn_no_gain(self) -> None:
         use = (
             "Predictions are those of the input; if_improves=False uses the map"
             if self.if_improves
@@ -328,18 +382,18 @@ class BaseCalibrator(
         )
 
     @abstractmethod
-    def _make_algorithm(self, setting):
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
         """Federated algorithm with the parameters of this estimator."""
 
     @abstractmethod
-    def _set_state(self, state):
+    def _set_state(self, state: Any) -> None:
         """Fitted attributes from the state of the server."""
 
     @abstractmethod
-    def _calibrate(self, logits):
+    def _calibrate(self, logits: Array) -> Array:
         """Calibrated logits from centred logits; may work in place."""
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         # Accuracy is that of the incoming logits.
         tags.classifier_tags.poor_score = True

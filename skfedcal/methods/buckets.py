@@ -17,10 +17,10 @@ import numpy as np
 
 from skfedcal import _numerics
 from skfedcal._numerics import rare_flags
+from skfedcal._typing import InputType
 from skfedcal.contract import Array
 
 Space = Literal["both", "prob", "logit"]
-InputType = Literal["logits", "log_proba", "proba"]
 
 # Log-odds beyond this are in the outermost buckets of the logit grid; public, and past
 # the confidence (1e-7) that evaluation can tell from certainty on a million examples.

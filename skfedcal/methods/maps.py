@@ -1,6 +1,9 @@
 """From a fitted calibrator to the graph that other runtimes carry out."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from skfedcal import methods as public
 from skfedcal.export.graph import Graph, Value, log_softmax, softmax
@@ -12,8 +15,14 @@ from skfedcal.methods.score_curves.map import score_curves
 from skfedcal.methods.temperature.map import temperature
 from skfedcal.methods.top_bins.map import top_bins
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from skfedcal.methods.base import BaseCalibrator
+
+
 # By exact class: a subclass may have changed its map.
-_MAPS = {
+_MAPS: dict[str, Callable[[Any, Value], Value]] = {
     "FedAccTempCalibrator": temperature,
     "FedBBQCalibrator": class_bins,
     "FedBiasTempCalibrator": bias_temperature,
@@ -44,7 +53,7 @@ class Description:
     outputs: dict[str, Value]
 
 
-def describe(calibrator):
+def describe(calibrator: Any) -> Description:
     """Describe what `predict_proba` of a fitted calibrator does to a row of scores."""
     graph = Graph(calibrator.n_features_in_)
     n_classes = len(calibrator.classes_)
@@ -61,7 +70,7 @@ def describe(calibrator):
     return Description(graph, {**outputs, "label": out.argmax()})
 
 
-def _mapped(calibrator, logits):
+def _mapped(calibrator: BaseCalibrator, logits: Value) -> Value:
     """Calibrated logits, or those of the input where the map is not used."""
     used = calibrator.improves_ or not calibrator.if_improves
     inner = calibrator
@@ -81,7 +90,7 @@ def _mapped(calibrator, logits):
     return log_softmax(logits) if plain else logits
 
 
-def _as_logits(graph, n_classes, input_type):
+def _as_logits(graph: Graph, n_classes: int, input_type: str) -> Value:
     """Logits with one column per class, in the type of the input."""
     scores = graph.input()
     if input_type == "proba":

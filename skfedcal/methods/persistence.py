@@ -4,10 +4,12 @@
 - What a fitted calibrator can become: a file, a torch module, an ONNX model.
 """
 
+from __future__ import annotations
+
 import json
 from dataclasses import asdict
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -17,6 +19,15 @@ from skfedcal._params import FrozenParams
 from skfedcal._version import __version__
 from skfedcal.federation.plain import once
 from skfedcal.federation.run import RoundHistory
+
+if TYPE_CHECKING:
+    import onnx
+    import torch
+
+    from skfedcal._typing import PathLike
+    from skfedcal.contract import Array
+    from skfedcal.methods.base import BaseCalibrator
+    from skfedcal.privacy.events import PrivacyReport
 
 _FORMAT = "skfedcal-calibrator"
 _FORMAT_VERSION = 1
@@ -37,7 +48,7 @@ _PRIVACY_MODELS = (
 )
 
 
-def save(estimator, path):
+def save(estimator: Any, path: PathLike) -> None:
     """Write a fitted calibrator to `path`, atomically."""
     content = {
         "format": _FORMAT,
@@ -49,7 +60,7 @@ def save(estimator, path):
     write_whole(path, lambda stream: stream.write(text.encode()))
 
 
-def _content(estimator):
+def _content(estimator: Any) -> dict[str, Any]:
     """Everything that `_restore` needs."""
     names = (*_COMMON, "improves_", *estimator._fitted_names)
     content = {
@@ -69,7 +80,7 @@ def _content(estimator):
     return content
 
 
-def load(path):
+def load(path: PathLike) -> BaseCalibrator:
     """Read a calibrator that `save` has written.
 
     Parameters
@@ -114,7 +125,7 @@ def load(path):
         raise ValueError(f"{path} is damaged: {error!r}") from error
 
 
-def _restore(content):
+def _restore(content: dict[str, Any]) -> BaseCalibrator:
     from skfedcal import methods
     from skfedcal.privacy import PrivacyReport
 
@@ -158,7 +169,7 @@ def _restore(content):
     return estimator
 
 
-def _check_report(report, default):
+def _check_report(report: dict[str, Any], default: PrivacyReport) -> None:
     """Refuse what no report says; what a guarantee rests on must be there."""
     missing = [key for key in _GUARANTEE if key not in report]
     if missing:
@@ -179,12 +190,12 @@ def _check_report(report, default):
             raise ValueError(f"privacy has {key}={value!r}")
 
 
-def _is_size(value):
+def _is_size(value: object) -> bool:
     """Tell whether it is a number from 0 to inf; nan is not."""
     return isinstance(value, float) and value >= 0
 
 
-def _encode(value):
+def _encode(value: Any) -> Any:
     """JSON form of a parameter or attribute; floats keep every bit."""
     if isinstance(value, np.ndarray):
         kind = "str" if value.dtype.kind in "US" else value.dtype.str
@@ -214,7 +225,7 @@ def _encode(value):
     raise TypeError(f"{type(value).__name__} cannot be written as JSON.")
 
 
-def _decode(value):
+def _decode(value: Any) -> Any:
     if isinstance(value, list):
         return [_decode(v) for v in value]
     if not isinstance(value, dict):
@@ -243,9 +254,9 @@ _DTYPES = ("float32", "float64")
 class ExportMixin:
     """Ways out of Python for a calibrator."""
 
-    classes_: Any
+    classes_: Array
 
-    def save(self, path):
+    def save(self, path: PathLike) -> None:
         """Write the fitted calibrator as JSON, without pickle.
 
         Parameters
@@ -261,7 +272,9 @@ class ExportMixin:
         check_is_fitted(self)
         save(self, path)
 
-    def to_torch(self, output="proba"):
+    def to_torch(
+        self, output: Literal["proba", "log_proba", "label"] = "proba"
+    ) -> torch.nn.Module:
         """Turn the fitted map into a torch module, to append to a net.
 
         Parameters
@@ -310,7 +323,12 @@ class ExportMixin:
         found = describe(self)
         return Calibration(found.graph, found.outputs[output].number)
 
-    def to_onnx(self, path=None, *, dtype="float32"):
+    def to_onnx(
+        self,
+        path: PathLike | None = None,
+        *,
+        dtype: Literal["float32", "float64"] = "float32",
+    ) -> onnx.ModelProto:
         """Turn the fitted map into an ONNX model.
 
         Parameters
@@ -371,12 +389,12 @@ class ExportMixin:
         return model
 
 
-def _check_choice(name, value, choices):
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name}={value!r} must be one of {', '.join(choices)}.")
 
 
-def _notes(calibrator):
+def _notes(calibrator: Any) -> dict[str, str]:
     """Metadata of an exported model."""
     from skfedcal._version import __version__
 

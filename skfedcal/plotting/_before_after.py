@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from skfedcal._typing import RandomState
+from skfedcal._typing import Seed
 from skfedcal.clients.arrays import distinct, join, read_array
 from skfedcal.metrics.validation import check_vector
 from skfedcal.plotting._display import COLOURS, MARKS, pyplot
@@ -97,7 +97,7 @@ def plot_tsne(
     labels: ArrayLike,
     *,
     max_rows: int = 1000,
-    random_state: RandomState = None,
+    random_state: Seed = None,
     axes: Any = None,
     **kwargs: Any,
 ) -> Any:

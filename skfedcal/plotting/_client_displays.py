@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import ArrayLike
 
+    from skfedcal._typing import InputType
+
 
 def read_clients(
     clients: Any,
     y: Any,
     client_ids: Any,
     classes: Any,
-    input_type: str = "logits",
+    input_type: InputType = "logits",
 ) -> tuple[FederatedDataset, ClassMap]:
     """Clients in any form that `fit` reads, and their classes."""
     check_choice("input_type", input_type, INPUT_TYPES)
@@ -109,7 +111,7 @@ class LabelSkewDisplay:
         *,
         client_ids: ArrayLike | None = None,
         classes: ArrayLike | None = None,
-        input_type: str = "logits",
+        input_type: InputType = "logits",
         ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
@@ -278,7 +280,7 @@ class ClientTemperaturesDisplay:
         *,
         client_ids: ArrayLike | None = None,
         classes: ArrayLike | None = None,
-        input_type: str = "logits",
+        input_type: InputType = "logits",
         ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal._typing import RandomState
+from skfedcal._typing import Seed
 from skfedcal.evaluation.histogram import ScoreHistogram
 from skfedcal.evaluation.intervals import check_level, quantile, unit_band
 
@@ -111,7 +111,7 @@ class FedDisplay:
         *,
         client_ids: ArrayLike | None = None,
         privacy: Any = None,
-        random_state: RandomState = None,
+        random_state: Seed = None,
         ax: Axes | None = None,
         name: str | None = None,
         ci: float = 0.95,

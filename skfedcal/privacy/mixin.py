@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -21,6 +21,9 @@ from skfedcal.privacy.models import (
     check_model,
 )
 
+if TYPE_CHECKING:
+    from skfedcal._typing import Seed
+
 # Beyond these a step of the lattice is no longer a normal number.
 CLIP_RANGE = Interval(Real, 1e-50, 1e50, closed="both")
 
@@ -30,10 +33,9 @@ class PrivacyMixin(CountsClones):
 
     eps: float | None
     delta: float | None
-    clip: Any
     privacy: PrivacyModel | None
     ledger: PrivacyLedger | None
-    random_state: Any
+    random_state: Seed
 
     _privacy_constraints = {
         "eps": [Interval(Real, 0, None, closed="neither"), None],
@@ -44,7 +46,7 @@ class PrivacyMixin(CountsClones):
         "random_state": ["random_state"],
     }
 
-    def set_params(self, **params: Any) -> Any:
+    def set_params(self, **params: object) -> Self:
         """Set parameters; ``privacy__eps`` and the like replace the frozen object.
 
         Parameters
@@ -103,7 +105,7 @@ class PrivacyMixin(CountsClones):
         return make_entropy(self.random_state, private=model.private, stacklevel=5)
 
 
-def make_entropy(random_state: Any, *, private: bool, stacklevel: int) -> Entropy:
+def make_entropy(random_state: Seed, *, private: bool, stacklevel: int) -> Entropy:
     """Source of noise and sampling; warn if the noise could be repeated."""
     if random_state is None:
         return OSEntropy()

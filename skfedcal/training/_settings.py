@@ -40,6 +40,7 @@ def read_rows(
     X.check_arguments(y=y, client_ids=client_ids)
     classes = estimator.classes
     labels = None if classes is None else np.sort(classes)
+    clients: Any  # sites in the place of rows
     clients, known = X.read(labels, "logits", rows="features")
     estimator.n_features_in_ = clients.n_columns
     return FeatureClients(clients, known.classes)

@@ -4,8 +4,11 @@
 - Federated accuracy temperature scaling.
 """
 
+from __future__ import annotations
+
 import warnings
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -25,14 +28,31 @@ from skfedcal.methods.base import BaseCalibrator
 from skfedcal.methods.temperature.rounds import TemperatureNewton
 from skfedcal.privacy.mixin import CLIP_RANGE
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from skfedcal._typing import ArrayLike, InputType, Seed
+    from skfedcal.contract import Array, FederatedAlgorithm
+    from skfedcal.federation.runner import FederatedRunner
+    from skfedcal.methods.base import FitSetting
+    from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.models import PrivacyModel
+
+
+Search = Literal["two_point", "bisect", "golden", "newton", "grid"]
+
 # Searches that an objective has, the first of which 'auto' takes under noise, and what
 # it takes without.
-SEARCHES = {
+SEARCHES: dict[str, tuple[Literal["two_point", "bisect", "golden"], ...]] = {
     "accuracy": ("two_point", "bisect", "golden"),
     "nll": ("bisect", "golden"),
     "ece": ("golden",),
 }
-EXACT = {"accuracy": "newton", "nll": "newton", "ece": "grid"}
+EXACT: dict[str, Literal["newton", "grid"]] = {
+    "accuracy": "newton",
+    "nll": "newton",
+    "ece": "grid",
+}
 
 # Queries of 'auto', and the fewest that a search can do with. The paper's golden
 # section has K = 5 steps, which are 6 queries.
@@ -45,7 +65,7 @@ _POINTS = ((0.03, 2), (0.003, 4), (0.0, 6))
 _MAX_PUBLIC = 5000
 
 
-def choose_search(params, private):
+def choose_search(params: FedAccTempCalibrator, private: bool) -> Search:
     """Search for an objective, as given or the best one.
 
     Parameters
@@ -78,7 +98,7 @@ def choose_search(params, private):
     return params.search
 
 
-def choose_queries(n_queries, search, noise):
+def choose_queries(n_queries: int | Literal["auto"], search: str, noise: float) -> int:
     """Temperatures to ask, given the noise of one number per unit."""
     if n_queries == "auto":
         if search in _USUAL:
@@ -92,14 +112,14 @@ def choose_queries(n_queries, search, noise):
     return int(n_queries)
 
 
-def n_asked(total):
+def n_asked(total: Mapping[str, Array]) -> int:
     """Temperatures of one round, from what it released."""
     if "parts" in total:
         return (len(total["parts"]) + 1) // 2
     return len(total["gaps"]) if "gaps" in total else 1
 
 
-def doubt(cal, private):
+def doubt(cal: FedAccTempCalibrator, private: bool) -> str | None:
     """What is to be said about a fitted temperature, or None."""
     low, high = (float(v) for v in cal._range())
     start, stop = cal.temperature_interval_
@@ -129,7 +149,7 @@ def doubt(cal, private):
     return None
 
 
-def less_noise(model):
+def less_noise(model: PrivacyModel) -> str:
     """Way to less noise at the same eps, for a message; '' where there is none."""
     from skfedcal.privacy.models import SourceDP
 
@@ -141,7 +161,7 @@ def less_noise(model):
     return ""
 
 
-def checked_range(temperature_range, prior_temperature):
+def checked_range(temperature_range: ArrayLike, prior_temperature: float) -> Array:
     """Lowest and highest temperature; raises for what is no range around the prior."""
     pair = read_array(temperature_range, "temperature_range")
     good = pair.shape == (2,) and pair.dtype.kind in "iuf"
@@ -159,7 +179,9 @@ def checked_range(temperature_range, prior_temperature):
     return pair.astype(np.float64)
 
 
-def public_curve(rows, n_classes, input_type):
+def public_curve(
+    rows: ArrayLike | None, n_classes: int, input_type: InputType
+) -> tuple[float, ...]:
     """Mean confidence of public rows at the temperatures of `CURVE_GRID`."""
     if rows is None:
         return ()
@@ -337,26 +359,26 @@ class FedAccTempCalibrator(BaseCalibrator):
 
     def __init__(
         self,
-        eps=None,
+        eps: float | None = None,
         *,
-        delta=None,
-        objective="accuracy",
-        search="auto",
-        n_queries="auto",
-        temperature_range=(0.25, 32.0),
-        loss_clip=10.0,
-        clip="auto",
-        n_bins=15,
-        public_logits=None,
-        prior_temperature=1.0,
-        if_improves=True,
-        privacy=None,
-        ledger=None,
-        classes=None,
-        input_type="logits",
-        runner=None,
-        random_state=None,
-    ):
+        delta: float | None = None,
+        objective: Literal["accuracy", "nll", "ece"] = "accuracy",
+        search: Literal["auto", "two_point", "bisect", "golden"] = "auto",
+        n_queries: int | Literal["auto"] = "auto",
+        temperature_range: ArrayLike = (0.25, 32.0),
+        loss_clip: float = 10.0,
+        clip: float | Literal["auto"] = "auto",
+        n_bins: int = 15,
+        public_logits: ArrayLike | None = None,
+        prior_temperature: float = 1.0,
+        if_improves: bool = True,
+        privacy: PrivacyModel | None = None,
+        ledger: PrivacyLedger | None = None,
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
+        runner: FederatedRunner | None = None,
+        random_state: Seed = None,
+    ) -> None:
         self.eps = eps
         self.delta = delta
         self.objective = objective
@@ -376,7 +398,7 @@ class FedAccTempCalibrator(BaseCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def _make_algorithm(self, setting):
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
         low, high = (float(v) for v in np.log(self._range()))
         center = float(np.log(self.prior_temperature))
         full_rows = self._full_rows(setting)
@@ -389,7 +411,7 @@ class FedAccTempCalibrator(BaseCalibrator):
             return EceGrid(low, high, center, n_bins=int(self.n_bins))
         noise = self._noise_per_unit(setting)
         n_queries = choose_queries(self.n_queries, search, noise)
-        common = {
+        common: dict[str, Any] = {
             "center": center,
             "full_rows": full_rows,
             "public_curve": public_curve(
@@ -411,7 +433,7 @@ class FedAccTempCalibrator(BaseCalibrator):
             **common,
         )
 
-    def _full_rows(self, setting):
+    def _full_rows(self, setting: FitSetting) -> float:
         """Rows of a client that counts fully; 0 for sums without a bound."""
         whole = setting.private and setting.unit == "client"
         if not isinstance(self.clip, str):
@@ -425,7 +447,7 @@ class FedAccTempCalibrator(BaseCalibrator):
             return float(_ROWS)
         return 1.0 if setting.private else 0.0
 
-    def _noise_per_unit(self, setting):
+    def _noise_per_unit(self, setting: FitSetting) -> float:
         """Spread of one Laplace draw in a sum, if all of eps went into it."""
         from skfedcal.privacy.models import SourceDP
 
@@ -436,10 +458,10 @@ class FedAccTempCalibrator(BaseCalibrator):
         eps = float(getattr(model, "eps", 1.0))
         return np.sqrt(2 * n_draws) / eps / setting.n_units
 
-    def _range(self):
+    def _range(self) -> Array:
         return checked_range(self.temperature_range, self.prior_temperature)
 
-    def _set_state(self, state):
+    def _set_state(self, state: Any) -> None:
         low, high = self._range()
         self.temperature_ = float(np.clip(state.temperature, low, high))
         interval = getattr(state, "interval", np.full(2, np.nan))
@@ -449,17 +471,17 @@ class FedAccTempCalibrator(BaseCalibrator):
         self._bounded = outside or getattr(state, "bounded", False)
         self._converged = getattr(state, "converged", True)
 
-    def _improves(self):
+    def _improves(self) -> bool:
         return self._gain
 
-    def _after_fit(self, setting):
+    def _after_fit(self, setting: FitSetting) -> None:
         self.search_ = choose_search(self, setting.private)
         self.n_queries_ = sum(n_asked(record.total) for record in self.history_)
         text = doubt(self, setting.private)
         if text is not None:
             warnings.warn(text, CalibrationWarning, stacklevel=4)
 
-    def _warn_no_gain(self):
+    def _warn_no_gain(self) -> None:
         kept = f"T = {self.prior_temperature:.4g}"
         other = less_noise(self._privacy_model())
         use = (
@@ -474,7 +496,7 @@ class FedAccTempCalibrator(BaseCalibrator):
             stacklevel=4,
         )
 
-    def _check_restored(self):
+    def _check_restored(self) -> None:
         for value in (self.temperature_, *self._range()):
             if not isinstance(value, float) or not 0 < value < np.inf:
                 raise ValueError(f"temperature {value!r} is not positive")
@@ -487,10 +509,10 @@ class FedAccTempCalibrator(BaseCalibrator):
         if type(self.n_queries_) is not int:
             raise ValueError(f"n_queries_={self.n_queries_!r} is no whole number")
 
-    def _calibrate(self, logits):
+    def _calibrate(self, logits: Array) -> Array:
         logits /= logits.dtype.type(self.temperature_)
         return logits
 
-    def _unchanged(self, logits):
+    def _unchanged(self, logits: Array) -> Array:
         logits /= logits.dtype.type(self.prior_temperature)
         return logits

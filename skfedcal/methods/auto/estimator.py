@@ -1,9 +1,11 @@
 """Choose a calibrator from what is public."""
 
+from __future__ import annotations
+
 from copy import copy
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from skfedcal._sklearn_compat import StrOptions
 from skfedcal.federation.runner import FederatedRunner
@@ -14,6 +16,15 @@ from skfedcal.methods.bias_temperature.estimator import (
 )
 from skfedcal.methods.temperature.estimator import FedTempCalibrator
 from skfedcal.methods.temperature.rounds import TemperatureGrid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from skfedcal._typing import ArrayLike, InputType, Seed
+    from skfedcal.contract import Array, FederatedAlgorithm
+    from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.models import PrivacyModel
+
 
 # Rounds, without noise. A temperature and the biases take 3 to 5 rounds on the outputs
 # of real networks, the bins two more, the last of which may be dropped. After 3 rounds
@@ -52,7 +63,7 @@ class Choice:
     reason: str
     options: dict[str, Any] = field(default_factory=dict)
 
-    def __str__(self):
+    def __str__(self) -> str:
         shown = (f"{name}={_text(value)}" for name, value in self.options.items())
         return f"{self.estimator.__name__}({', '.join(shown)})"
 
@@ -157,20 +168,20 @@ class FedAutoCalibrator(BaseCalibrator):
 
     def __init__(
         self,
-        eps=None,
+        eps: float | None = None,
         *,
-        keep_order=False,
-        class_prior=None,
-        delta=None,
-        clip="auto",
-        if_improves=True,
-        privacy=None,
-        ledger=None,
-        classes=None,
-        input_type="logits",
-        runner=None,
-        random_state=None,
-    ):
+        keep_order: bool = False,
+        class_prior: ArrayLike | Literal["uniform", "private"] | None = None,
+        delta: float | None = None,
+        clip: float | Literal["auto"] = "auto",
+        if_improves: bool = True,
+        privacy: PrivacyModel | None = None,
+        ledger: PrivacyLedger | None = None,
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
+        runner: FederatedRunner | None = None,
+        random_state: Seed = None,
+    ) -> None:
         self.eps = eps
         self.keep_order = keep_order
         self.class_prior = class_prior
@@ -184,7 +195,7 @@ class FedAutoCalibrator(BaseCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def explain(self, n_clients, n_classes):
+    def explain(self, n_clients: int, n_classes: int) -> tuple[str, str]:
         """Tell what `fit` would choose, and why; no data are needed.
 
         Parameters
@@ -216,7 +227,7 @@ class FedAutoCalibrator(BaseCalibrator):
         choice = self._choose(setting)
         return str(choice), choice.reason
 
-    def _choose(self, setting):
+    def _choose(self, setting: FitSetting) -> Choice:
         # Refused whatever is chosen: an error must not wait for the next client.
         checked_prior(self.class_prior, setting.n_classes)
         partial = _leaves_clients_out(self.runner, setting.n_clients)
@@ -224,7 +235,7 @@ class FedAutoCalibrator(BaseCalibrator):
             return _exact_choice(setting, self.keep_order, partial)
         return _private_choice(setting, self.keep_order, partial, self.class_prior)
 
-    def _make_algorithm(self, setting):
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
         choice = self._choose(setting)
         shared = self.get_params(deep=False)
         for name in ("keep_order", "class_prior"):
@@ -233,30 +244,30 @@ class FedAutoCalibrator(BaseCalibrator):
         self.calibrator_ = choice.estimator(**shared, **choice.options)
         return self.calibrator_._make_algorithm(setting)
 
-    def _set_state(self, state):
+    def _set_state(self, state: Any) -> None:
         # A copy: callbacks keep the calibrator of an earlier round.
         self.calibrator_ = copy(self.calibrator_)
         self._share_attributes()
         self.calibrator_._set_state(state)
 
-    def _share_attributes(self):
+    def _share_attributes(self) -> None:
         for name in _SHARED:
             if hasattr(self, name):
                 setattr(self.calibrator_, name, getattr(self, name))
 
-    def _noise_split(self):
+    def _noise_split(self) -> Literal["split", "joint"]:
         return self.calibrator_._noise_split()
 
-    def _improves(self):
+    def _improves(self) -> bool:
         return self.calibrator_._improves()
 
     @property
-    def _after_fit(self):
+    def _after_fit(self) -> Callable[[FitSetting], None]:
         # Handed out, not called here: its warnings point at the caller of `fit`.
         self._share_attributes()
         return self.calibrator_._after_fit
 
-    def _check_restored(self):
+    def _check_restored(self) -> None:
         inner = self.calibrator_
         if not isinstance(inner, _METHODS):
             raise ValueError(f"calibrator_ is not one of {_METHODS}")
@@ -268,19 +279,19 @@ class FedAutoCalibrator(BaseCalibrator):
         if not same:
             raise ValueError("calibrator_ has other classes")
 
-    def _calibrate(self, logits):
+    def _calibrate(self, logits: Array) -> Array:
         return self.calibrator_._calibrate(logits)
 
-    def _unchanged(self, logits):
+    def _unchanged(self, logits: Array) -> Array:
         return self.calibrator_._unchanged(logits)
 
 
-def _exact_choice(setting, keep_order, partial):
+def _exact_choice(setting: FitSetting, keep_order: bool, partial: bool) -> Choice:
     """Choose where sums are exact."""
     if partial:
         reason = "A round leaves clients out, so that sums are added up over rounds."
         return Choice(FedTempCalibrator, reason, {"solver": "grid"})
-    n_rounds = setting.n_rounds
+    n_rounds: Any = setting.n_rounds
     few = n_rounds is not None and n_rounds < _ROUNDS_BINS
     if keep_order:
         reason = "The order of classes is kept."
@@ -299,7 +310,9 @@ def _exact_choice(setting, keep_order, partial):
     return Choice(FedBiasTempCalibrator, reason, options)
 
 
-def _private_choice(setting, keep_order, partial, class_prior):
+def _private_choice(
+    setting: FitSetting, keep_order: bool, partial: bool, class_prior: ArrayLike | None
+) -> Choice:
     """Choose where sums carry noise."""
     reason = _private_obstacle(setting, keep_order, partial)
     if reason:
@@ -322,7 +335,7 @@ def _private_choice(setting, keep_order, partial, class_prior):
     return Choice(FedBiasTempCalibrator, reason, {"class_prior": class_prior})
 
 
-def _private_obstacle(setting, keep_order, partial):
+def _private_obstacle(setting: FitSetting, keep_order: bool, partial: bool) -> str:
     """Say what rules class biases out under noise, if anything does."""
     n_rounds = setting.n_rounds
     if keep_order:
@@ -336,7 +349,7 @@ def _private_obstacle(setting, keep_order, partial):
     return ""
 
 
-def _leaves_clients_out(runner, n_clients):
+def _leaves_clients_out(runner: FederatedRunner | None, n_clients: int) -> bool:
     """Tell whether a release is made without some of the clients."""
     if runner is None:
         return False
@@ -344,6 +357,6 @@ def _leaves_clients_out(runner, n_clients):
     return schedule.cohort != "full" and schedule.size < n_clients
 
 
-def _text(value):
+def _text(value: object) -> str:
     """Short form of an option."""
     return repr(value) if value is None or isinstance(value, str | float) else "[...]"

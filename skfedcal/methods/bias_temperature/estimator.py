@@ -1,7 +1,10 @@
 """FedBiasTempCalibrator: bias and temperature scaling."""
 
+from __future__ import annotations
+
 import warnings
 from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -14,6 +17,15 @@ from skfedcal.methods.bias_temperature.rounds import (
     BiasTemperaturePosterior,
     BiasTemperatureResidual,
 )
+
+if TYPE_CHECKING:
+    from skfedcal._typing import ArrayLike, InputType, Seed
+    from skfedcal.contract import Array, FederatedAlgorithm
+    from skfedcal.federation.runner import FederatedRunner
+    from skfedcal.methods.base import FitSetting
+    from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.models import PrivacyModel
+
 
 # Entries that are corrected together (2 MB in float64).
 _CELLS = 1 << 18
@@ -152,21 +164,21 @@ class FedBiasTempCalibrator(BaseCalibrator):
 
     def __init__(
         self,
-        eps=None,
+        eps: float | None = None,
         *,
-        residual=None,
-        ridge=1e-5,
-        class_prior=None,
-        delta=None,
-        clip="auto",
-        if_improves=True,
-        privacy=None,
-        ledger=None,
-        classes=None,
-        input_type="logits",
-        runner=None,
-        random_state=None,
-    ):
+        residual: Literal["bins"] | None = None,
+        ridge: float = 1e-5,
+        class_prior: ArrayLike | Literal["uniform", "private"] | None = None,
+        delta: float | None = None,
+        clip: float | Literal["auto"] = "auto",
+        if_improves: bool = True,
+        privacy: PrivacyModel | None = None,
+        ledger: PrivacyLedger | None = None,
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
+        runner: FederatedRunner | None = None,
+        random_state: Seed = None,
+    ) -> None:
         self.eps = eps
         self.residual = residual
         self.ridge = ridge
@@ -181,7 +193,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def _make_algorithm(self, setting):
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
         prior = checked_prior(self.class_prior, setting.n_classes)
         if setting.private:
             return self._private_algorithm(setting, prior)
@@ -195,7 +207,9 @@ class FedBiasTempCalibrator(BaseCalibrator):
             return BiasTemperatureNewton(ridge=ridge)
         return BiasTemperatureResidual(ridge=ridge)
 
-    def _private_algorithm(self, setting, prior):
+    def _private_algorithm(
+        self, setting: FitSetting, prior: tuple[float, ...]
+    ) -> FederatedAlgorithm[Any]:
         if setting.unit == "example":
             raise ValueError(
                 "FedBiasTempCalibrator has no bound for one example; use "
@@ -220,7 +234,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
             **bound,
         )
 
-    def _set_state(self, state):
+    def _set_state(self, state: Any) -> None:
         order = self._class_map.order
         self.temperature_ = float(state.temperature)
         self.bias_ = np.asarray(state.bias, dtype=np.float64)[order]
@@ -233,10 +247,10 @@ class FedBiasTempCalibrator(BaseCalibrator):
         if self.if_improves and getattr(state, "bias_is_noise", False):
             self.bias_ = np.zeros_like(self.bias_)
 
-    def _improves(self):
+    def _improves(self) -> bool:
         return self._gain
 
-    def _after_fit(self, setting):
+    def _after_fit(self, setting: FitSetting) -> None:
         if self.converged_ or not self.improves_:
             return
         if setting.private:
@@ -259,7 +273,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
             )
         warnings.warn(text, CalibrationWarning, stacklevel=4)
 
-    def _check_restored(self):
+    def _check_restored(self) -> None:
         from skfedcal.methods.bias_temperature.bias_moments import BIAS_BOUND
         from skfedcal.methods.bias_temperature.rounds import N_BINS
 
@@ -274,7 +288,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
         if self.residual_ is not None:
             _check_table("residual_", self.residual_, (n_classes, N_BINS), 1.0)
 
-    def _calibrate(self, logits):
+    def _calibrate(self, logits: Array) -> Array:
         order = self._class_map.order
         bias = np.empty_like(self.bias_)
         bias[order] = self.bias_
@@ -297,7 +311,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
         return logits
 
 
-def checked_prior(class_prior, n_classes):
+def checked_prior(class_prior: ArrayLike | None, n_classes: int) -> tuple[float, ...]:
     """Class frequencies as public numbers; empty where none are used or known yet."""
     if class_prior is None:
         return ()
@@ -315,7 +329,7 @@ def checked_prior(class_prior, n_classes):
     return tuple((prior / prior.sum()).tolist())
 
 
-def _check_table(name, value, shape, bound):
+def _check_table(name: str, value: Array, shape: tuple[int, ...], bound: float) -> None:
     if value.shape != shape or value.dtype != np.float64:
         raise ValueError(f"{name} has a wrong shape or type")
     if not (np.abs(value) <= bound).all():

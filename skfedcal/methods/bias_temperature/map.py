@@ -1,12 +1,21 @@
 """The map of biases, a temperature and residual bins, as a graph."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from skfedcal.export.graph import log1p, log_softmax
 from skfedcal.methods.bias_temperature.rounds import KEPT, LOWEST, N_BINS, NODES
 
+if TYPE_CHECKING:
+    from skfedcal.contract import Array
+    from skfedcal.export.graph import Value
+    from skfedcal.methods.bias_temperature.estimator import FedBiasTempCalibrator
 
-def bias_temperature(cal, logits):
+
+def bias_temperature(cal: FedBiasTempCalibrator, logits: Value) -> Value:
     """A temperature, class biases and residual bins."""
     order = cal._class_map.order
     bias = np.empty_like(cal.bias_)
@@ -19,7 +28,7 @@ def bias_temperature(cal, logits):
     return _corrected(log_softmax(out), table)
 
 
-def _corrected(log_proba, table):
+def _corrected(log_proba: Value, table: Array) -> Value:
     """Probabilities plus what the bins say, as `corrected` of the algorithms."""
     proba = log_proba.exp()
     logit = log_proba - log1p(-proba.at_most(1.0))

@@ -12,7 +12,10 @@
 - Federated Bayesian binning.
 """
 
+from __future__ import annotations
+
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -25,6 +28,16 @@ from skfedcal.methods.bins.bbq_table import Levels, bbq_table, joined_table
 from skfedcal.methods.bins.rounds import ClassHistograms, bin_table
 from skfedcal.methods.buckets import ClassBins, bin_index, softmax64
 from skfedcal.privacy.mixin import CLIP_RANGE
+
+if TYPE_CHECKING:
+    from skfedcal._typing import ArrayLike, FloatArray, InputType, Rows, Seed
+    from skfedcal.contract import Array, FederatedAlgorithm
+    from skfedcal.federation.runner import FederatedRunner
+    from skfedcal.methods.base import FitSetting
+    from skfedcal.methods.bins.rounds import BinTable, HistogramState
+    from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.models import PrivacyModel
+
 
 # Entries at a time: their float32 copies and flags stay in the cache.
 _LOOKUP_CELLS = 1 << 17
@@ -39,7 +52,7 @@ _MANY_CLASSES = 32
 _MAX_SHARE = 1 / 8
 
 
-def look_up(logits, table, space):
+def look_up(logits: Array, table: Array, space: Literal["logit", "prob"]) -> Array:
     """Replace centred logits, in place, by values of their bins.
 
     Parameters
@@ -69,7 +82,7 @@ def look_up(logits, table, space):
     return logits
 
 
-def _dense(rows, table, bins):
+def _dense(rows: Array, table: Array, bins: ClassBins) -> None:
     """Look up every entry."""
     n_classes, n_bins = table.shape
     size = _DENSE_CELLS if bins.space == "prob" else _LOOKUP_CELLS
@@ -81,7 +94,7 @@ def _dense(rows, table, bins):
         part[:] = table.take(cells)
 
 
-def _sparse(rows, table):
+def _sparse(rows: Array, table: Array) -> bool:
     """Look up the entries above the first bin; False when there are too many."""
     n_classes, n_bins = table.shape
     slack = _slack(n_classes)
@@ -113,7 +126,7 @@ def _sparse(rows, table):
     return True
 
 
-def _slack(n_classes):
+def _slack(n_classes: int) -> float:
     """Bound on the relative error of a float32 probability that is no dust.
 
     In half units in the last place: a sum of n terms, n; its terms and the numerator,
@@ -167,7 +180,7 @@ class HistogramCalibrator(BaseCalibrator):
         "space_",
     )
 
-    def predict_proba(self, X):
+    def predict_proba(self, X: Rows) -> FloatArray:
         """Calibrated probabilities.
 
         Parameters
@@ -185,7 +198,7 @@ class HistogramCalibrator(BaseCalibrator):
             return np.exp(self._calibrated_logits(X))
         return super().predict_proba(X)
 
-    def predict_log_proba(self, X):
+    def predict_log_proba(self, X: Rows) -> FloatArray:
         """Logarithm of the calibrated probabilities.
 
         Parameters
@@ -202,7 +215,7 @@ class HistogramCalibrator(BaseCalibrator):
             return self._calibrated_logits(X)
         return super().predict_log_proba(X)
 
-    def _make_algorithm(self, setting):
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
         _check_totals(self.class_totals, setting)
         positive, negative = self._clips(setting)
         return ClassHistograms(
@@ -215,15 +228,15 @@ class HistogramCalibrator(BaseCalibrator):
             space=self._chosen_space(setting.private),
         )
 
-    def _chosen_space(self, private):
+    def _chosen_space(self, private: bool) -> Literal["logit", "prob"]:
         """Scale of the bins; must not depend on rows."""
         return self.space
 
     @property
-    def _bins(self):
+    def _bins(self) -> ClassBins:
         return ClassBins(self._n_bins, self.space_)
 
-    def _clips(self, setting):
+    def _clips(self, setting: FitSetting) -> tuple[float | None, ...]:
         clip = self.clip
         if isinstance(clip, str):
             if not setting.private:
@@ -240,10 +253,10 @@ class HistogramCalibrator(BaseCalibrator):
             )
         return tuple(pair)
 
-    def _noise_split(self):
+    def _noise_split(self) -> Literal["split", "joint"]:
         return self.noise
 
-    def _set_state(self, state):
+    def _set_state(self, state: Any) -> None:
         if getattr(self, "positive_", None) is state.positive:
             return  # the last round's state comes twice
         noise = state.noise_positive, state.noise_negative
@@ -259,17 +272,17 @@ class HistogramCalibrator(BaseCalibrator):
             state, self._judged(state, table), self._bins
         )
 
-    def _judged(self, state, table):
+    def _judged(self, state: HistogramState, table: BinTable) -> BinTable:
         """Table by which `improves_` is decided."""
         return table
 
-    def _improves(self):
+    def _improves(self) -> bool:
         return self._gain
 
-    def _unchanged(self, logits):
+    def _unchanged(self, logits: Array) -> Array:
         return _numerics.log_softmax(logits) if self.normalize == "none" else logits
 
-    def _check_restored(self):
+    def _check_restored(self) -> None:
         table = (len(self.classes_), self._n_bins)
         if self.space_ not in ("logit", "prob"):
             raise ValueError("space_ has a wrong value")
@@ -283,7 +296,7 @@ class HistogramCalibrator(BaseCalibrator):
         if not ((self.class_weights_ >= 0) & (self.class_weights_ <= 1)).all():
             raise ValueError("class_weights_ has values outside [0, 1]")
 
-    def _calibrate(self, logits):
+    def _calibrate(self, logits: Array) -> Array:
         # Blocks of rows are changed in place, in one layout.
         logits = np.ascontiguousarray(logits)
         if self.weighting is None:
@@ -299,13 +312,13 @@ class HistogramCalibrator(BaseCalibrator):
             rows[:] = self._log_values(values)
         return logits
 
-    def _log_values(self, values):
+    def _log_values(self, values: Array) -> Array:
         out = _numerics.from_proba(values)
         if self.normalize == "logit":
             out -= np.log1p(-values)
         return out
 
-    def _weigh(self, values, logits, proba):
+    def _weigh(self, values: Array, logits: Array, proba: Array) -> Array:
         """Averages of bins and input where the parameters say so."""
         weights = self.class_weights_
         mixed = _inside(weights * values + (1 - weights) * proba)
@@ -315,7 +328,7 @@ class HistogramCalibrator(BaseCalibrator):
         return np.where(changed[:, None], mixed, values)
 
 
-def class_weights(state, totals=None):
+def class_weights(state: HistogramState, totals: ArrayLike | None = None) -> Array:
     """Trust in the bins of each class, between 0 (none) and 1.
 
     Parameters
@@ -347,7 +360,7 @@ def class_weights(state, totals=None):
     return np.clip(share, 0.0, 1.0)
 
 
-def noticeable_gain(state, table, bins):
+def noticeable_gain(state: HistogramState, table: BinTable, bins: ClassBins) -> bool:
     """Whether a table fits the released counts better than the input, noise aside.
 
     The gain is in one-vs-rest log loss, summed over classes. Fitted and measured on the
@@ -365,7 +378,7 @@ def noticeable_gain(state, table, bins):
     return bool(gain > _MIN_GAIN * np.sqrt(np.sum(variance * logs**2)))
 
 
-def _kindest_input(positive, negative, bins):
+def _kindest_input(positive: Array, negative: Array, bins: ClassBins) -> Array:
     """Constant inside each bin that fits the counts best.
 
     Counts do not tell where in its bin the input is: a good input would be there.
@@ -380,12 +393,12 @@ def _kindest_input(positive, negative, bins):
     return _inside(np.clip(best, low, high))
 
 
-def _inside(values):
+def _inside(values: Array) -> Array:
     limits = np.finfo(np.float64)
     return np.clip(values, limits.tiny, 1 - limits.epsneg)
 
 
-def _check_totals(totals, setting):
+def _check_totals(totals: ArrayLike | None, setting: FitSetting) -> None:
     if totals is None:
         return
     if setting.private:
@@ -530,26 +543,26 @@ class FedBinCalibrator(HistogramCalibrator):
 
     def __init__(
         self,
-        eps=None,
+        eps: float | None = None,
         *,
-        n_bins=15,
-        space="prob",
-        delta=None,
-        clip="auto",
-        clip_per_class=False,
-        noise="split",
-        prior_weight=2.0,
-        normalize="l1",
-        weighting=None,
-        class_totals=None,
-        if_improves=True,
-        privacy=None,
-        ledger=None,
-        classes=None,
-        input_type="logits",
-        runner=None,
-        random_state=None,
-    ):
+        n_bins: int = 15,
+        space: Literal["logit", "prob"] = "prob",
+        delta: float | None = None,
+        clip: float | tuple[float, float] | list[float] | Literal["auto"] = "auto",
+        clip_per_class: bool = False,
+        noise: Literal["split", "joint"] = "split",
+        prior_weight: float = 2.0,
+        normalize: Literal["l1", "logit", "none"] = "l1",
+        weighting: Literal["all", "changed"] | None = None,
+        class_totals: ArrayLike | None = None,
+        if_improves: bool = True,
+        privacy: PrivacyModel | None = None,
+        ledger: PrivacyLedger | None = None,
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
+        runner: FederatedRunner | None = None,
+        random_state: Seed = None,
+    ) -> None:
         self.eps = eps
         self.n_bins = n_bins
         self.space = space
@@ -570,10 +583,10 @@ class FedBinCalibrator(HistogramCalibrator):
         self.random_state = random_state
 
     @property
-    def _n_bins(self):
+    def _n_bins(self) -> int:
         return int(self.n_bins)  # numpy takes True for no size
 
-    def _make_table(self, state):
+    def _make_table(self, state: HistogramState) -> BinTable:
         weight = self.prior_weight / self.n_bins
         weight += np.hypot(state.noise_positive, state.noise_negative)
         return bin_table(state.positive, state.negative, weight, self._bins)
@@ -722,26 +735,26 @@ class FedBBQCalibrator(HistogramCalibrator):
 
     def __init__(
         self,
-        eps=None,
+        eps: float | None = None,
         *,
-        n_levels=7,
-        space="auto",
-        bins="posterior",
-        weighting=None,
-        class_totals=None,
-        normalize="l1",
-        delta=None,
-        clip="auto",
-        clip_per_class=False,
-        noise="split",
-        if_improves=True,
-        privacy=None,
-        ledger=None,
-        classes=None,
-        input_type="logits",
-        runner=None,
-        random_state=None,
-    ):
+        n_levels: int = 7,
+        space: Literal["auto", "logit", "prob"] = "auto",
+        bins: Literal["posterior", "frequency"] = "posterior",
+        weighting: Literal["all", "changed"] | None = None,
+        class_totals: ArrayLike | None = None,
+        normalize: Literal["l1", "logit", "none"] = "l1",
+        delta: float | None = None,
+        clip: float | tuple[float, float] | list[float] | Literal["auto"] = "auto",
+        clip_per_class: bool = False,
+        noise: Literal["split", "joint"] = "split",
+        if_improves: bool = True,
+        privacy: PrivacyModel | None = None,
+        ledger: PrivacyLedger | None = None,
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
+        runner: FederatedRunner | None = None,
+        random_state: Seed = None,
+    ) -> None:
         self.eps = eps
         self.n_levels = n_levels
         self.space = space
@@ -762,20 +775,20 @@ class FedBBQCalibrator(HistogramCalibrator):
         self.random_state = random_state
 
     @property
-    def _n_bins(self):
+    def _n_bins(self) -> int:
         return 2**self.n_levels
 
-    def _chosen_space(self, private):
+    def _chosen_space(self, private: bool) -> Literal["logit", "prob"]:
         if self.space != "auto":
             return self.space
         # Noise outweighs the few rows of a class in the tails of log-odds.
         return "prob" if private else "logit"
 
     @property
-    def _levels(self):
+    def _levels(self) -> Levels:
         return Levels.of(self._n_bins, self.space_)
 
-    def _make_table(self, state):
+    def _make_table(self, state: HistogramState) -> BinTable:
         table, self.level_weights_ = bbq_table(
             state.positive,
             state.negative,
@@ -790,7 +803,7 @@ class FedBBQCalibrator(HistogramCalibrator):
             state.positive, state.negative, self.level_weights_, self._levels
         )
 
-    def _judged(self, state, table):
+    def _judged(self, state: HistogramState, table: BinTable) -> BinTable:
         if self.bins == "posterior":
             return table
         # A frequency of 0 has no finite log loss to compare; these are never better.
@@ -798,7 +811,7 @@ class FedBBQCalibrator(HistogramCalibrator):
         levels = self._levels
         return bbq_table(state.positive, state.negative, noise, levels=levels)[0]
 
-    def _check_restored(self):
+    def _check_restored(self) -> None:
         super()._check_restored()
         shape = (len(self.classes_), self.n_levels)
         if self.level_weights_.shape != shape or self.level_weights_.dtype != float:

@@ -1,13 +1,21 @@
 """The map of one table of bins for each class, as a graph."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from skfedcal.export.graph import inside, log1p, softmax
 from skfedcal.methods.buckets import LOGIT_RANGE
 from skfedcal.methods.map_formulas import bin_of, log_odds
 
+if TYPE_CHECKING:
+    from skfedcal.export.graph import Value
+    from skfedcal.methods.bins.estimator import FedBBQCalibrator, FedBinCalibrator
 
-def class_bins(cal, logits):
+
+def class_bins(cal: FedBinCalibrator | FedBBQCalibrator, logits: Value) -> Value:
     """One table for each class against the rest."""
     n_bins, n_classes = cal._n_bins, len(cal.classes_)
     if cal.space_ == "logit":
@@ -25,7 +33,9 @@ def class_bins(cal, logits):
     return out - log1p(-values) if cal.normalize == "logit" else out
 
 
-def _weighed(cal, values, logits, proba):
+def _weighed(
+    cal: FedBinCalibrator | FedBBQCalibrator, values: Value, logits: Value, proba: Value
+) -> Value:
     """Averages of bins and input where the parameters say so."""
     weights = cal.class_weights_
     mixed = inside(values * weights + proba * (1 - weights))

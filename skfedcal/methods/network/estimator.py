@@ -1,6 +1,9 @@
 """Federated training of a small network on logits."""
 
+from __future__ import annotations
+
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -12,6 +15,17 @@ from skfedcal.methods.base import BaseCalibrator
 from skfedcal.methods.network.rounds import MLPAveraging
 from skfedcal.methods.scaling.estimator import in_order
 from skfedcal.methods.scaling.families import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from skfedcal._typing import ArrayLike, InputType, Seed
+    from skfedcal.contract import Array, FederatedAlgorithm
+    from skfedcal.federation.runner import FederatedRunner
+    from skfedcal.methods.base import FitSetting
+    from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.models import PrivacyModel
+
 
 # Rows whose network outputs are computed together (64 wide in float64: 0.5 MB).
 _ROWS = 1024
@@ -125,23 +139,23 @@ class FedMLPCalibrator(BaseCalibrator):
 
     def __init__(
         self,
-        eps=None,
+        eps: float | None = None,
         *,
-        hidden=(64, 64),
-        epochs=3,
-        batch_size=32,
-        learning_rate=0.01,
-        order_preserving=True,
-        delta=None,
-        clip="auto",
-        if_improves=True,
-        privacy=None,
-        ledger=None,
-        classes=None,
-        input_type="logits",
-        runner=None,
-        random_state=None,
-    ):
+        hidden: Sequence[int] = (64, 64),
+        epochs: int = 3,
+        batch_size: int = 32,
+        learning_rate: float = 0.01,
+        order_preserving: bool = True,
+        delta: float | None = None,
+        clip: float | Literal["auto"] = "auto",
+        if_improves: bool = True,
+        privacy: PrivacyModel | None = None,
+        ledger: PrivacyLedger | None = None,
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
+        runner: FederatedRunner | None = None,
+        random_state: Seed = None,
+    ) -> None:
         self.eps = eps
         self.hidden = hidden
         self.epochs = epochs
@@ -158,7 +172,7 @@ class FedMLPCalibrator(BaseCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def _make_algorithm(self, setting):
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
         if setting.unit == "example":
             raise ValueError(
                 "FedMLPCalibrator has no bound for one example; use unit='client', or "
@@ -183,7 +197,7 @@ class FedMLPCalibrator(BaseCalibrator):
             n_rounds=3 if setting.private else 12,
         )
 
-    def _widths(self):
+    def _widths(self) -> tuple[int, ...]:
         if not all(isinstance(n, Integral) and int(n) >= 1 for n in self.hidden):
             raise ValueError(
                 f"hidden={self.hidden!r} must hold the widths of the hidden layers, "
@@ -191,12 +205,12 @@ class FedMLPCalibrator(BaseCalibrator):
             )
         return tuple(int(n) for n in self.hidden)
 
-    def _shapes(self):
+    def _shapes(self) -> list[tuple[int, int]]:
         from skfedcal.methods.network.rounds import layer_shapes
 
         return layer_shapes(len(self.classes_), self._widths())
 
-    def _set_state(self, state):
+    def _set_state(self, state: Any) -> None:
         from skfedcal.methods.network.rounds import split_layers
 
         layers = split_layers(state.params, self._shapes())
@@ -204,10 +218,10 @@ class FedMLPCalibrator(BaseCalibrator):
         self.intercepts_ = [layer[-1].copy() for layer in layers]
         self._gain = state.improves
 
-    def _improves(self):
+    def _improves(self) -> bool:
         return self._gain
 
-    def _check_restored(self):
+    def _check_restored(self) -> None:
         shapes = [
             (w.shape, b.shape)
             for w, b in zip(self.coefs_, self.intercepts_, strict=True)
@@ -218,7 +232,7 @@ class FedMLPCalibrator(BaseCalibrator):
             if values.dtype != np.float64 or not np.isfinite(values).all():
                 raise ValueError("coefs_ or intercepts_ are not finite numbers")
 
-    def _calibrate(self, logits):
+    def _calibrate(self, logits: Array) -> Array:
         from skfedcal.methods.network.rounds import positive_factors, predict
 
         layers = [
@@ -238,7 +252,7 @@ class FedMLPCalibrator(BaseCalibrator):
         return logits
 
 
-def stretch_gaps(logits, factors):
+def stretch_gaps(logits: Array, factors: Array) -> Array:
     """Multiply the gap below each class; ranking and ties stay, to the last bit.
 
     Both have shape (n_classes, n_rows). Classes that are masked keep their logits.

@@ -1,13 +1,21 @@
 """The map of a small network on logits, as a graph."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from skfedcal.export.graph import softplus
 from skfedcal.methods.scaling.families import SMALLEST_SLOPE
 from skfedcal.methods.scaling.map import canonical, stretched
 
+if TYPE_CHECKING:
+    from skfedcal.export.graph import Value
+    from skfedcal.methods.network.estimator import FedMLPCalibrator
 
-def network(cal, logits):
+
+def network(cal: FedMLPCalibrator, logits: Value) -> Value:
     """A small network that stretches gaps, or that is added."""
     rows, masked = canonical(logits)
     layers = zip(cal.coefs_, cal.intercepts_, strict=True)

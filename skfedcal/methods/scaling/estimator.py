@@ -6,9 +6,12 @@
 - Federated order-preserving vector scaling.
 """
 
+from __future__ import annotations
+
 import warnings
 from abc import abstractmethod
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -23,6 +26,16 @@ from skfedcal.methods.scaling.families import (
     canonical,
 )
 from skfedcal.methods.scaling.rounds import LocalAverage, PooledFit
+
+if TYPE_CHECKING:
+    from skfedcal._typing import ArrayLike, InputType, Seed
+    from skfedcal.contract import Array, FederatedAlgorithm
+    from skfedcal.federation.runner import FederatedRunner
+    from skfedcal.methods.base import FitSetting
+    from skfedcal.methods.scaling.families import Family
+    from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.models import PrivacyModel
+
 
 # Bound on a client's update under noise, as in the paper's experiments.
 DEFAULT_CLIP = 0.5
@@ -49,18 +62,18 @@ class ScalingCalibrator(BaseCalibrator):
     }
 
     @abstractmethod
-    def _family(self):
+    def _family(self) -> Family:
         """Family of maps with the parameters of this estimator."""
 
     @abstractmethod
-    def _strengths(self):
+    def _strengths(self) -> tuple[float | None, ...]:
         """Strength of the ridge by group of parameters; None for the evidence."""
 
     @abstractmethod
-    def _name_params(self, params, beta):
+    def _name_params(self, params: Array, beta: float) -> None:
         """Fitted attributes from parameters that act on rows times `beta`."""
 
-    def _make_algorithm(self, setting):
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
         if setting.unit == "example":
             raise ValueError(
                 f"{type(self).__name__} has no bound for one example: a client sends "
@@ -85,7 +98,7 @@ class ScalingCalibrator(BaseCalibrator):
             )
         return PooledFit(self._family(), l2=self._strengths())
 
-    def _set_state(self, state):
+    def _set_state(self, state: Any) -> None:
         self.temperature_ = float(state.temperature)
         self.converged_ = bool(state.converged)
         self._name_params(state.params, 1.0 / self.temperature_)
@@ -95,13 +108,13 @@ class ScalingCalibrator(BaseCalibrator):
         self._noise = getattr(state, "noise", 0.0)
         self._bounded = getattr(state, "bounded", False)
 
-    def _improves(self):
+    def _improves(self) -> bool:
         # Squared length of pure noise: mean d v and sd v sqrt(2 d), v its variance.
         size, variance = len(self._move), self._noise**2
         excess = self._move @ self._move - size * variance
         return excess > STANDS_OUT * variance * np.sqrt(2 * size)
 
-    def _after_fit(self, setting):
+    def _after_fit(self, setting: FitSetting) -> None:
         if self.converged_ or setting.private:
             return
         if self.solver == "average":
@@ -124,7 +137,7 @@ class ScalingCalibrator(BaseCalibrator):
             )
         warnings.warn(text, CalibrationWarning, stacklevel=4)
 
-    def _check_restored(self):
+    def _check_restored(self) -> None:
         n_classes = len(self.classes_)
         shapes = {**self._shapes(n_classes), "l2_": (len(self._strengths()),)}
         for name, shape in shapes.items():
@@ -143,10 +156,10 @@ class ScalingCalibrator(BaseCalibrator):
             raise ValueError(f"converged_={self.converged_!r} is not true or false")
 
     @abstractmethod
-    def _shapes(self, n_classes):
+    def _shapes(self, n_classes: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the arrays among the fitted attributes."""
 
-    def _calibrate(self, logits):
+    def _calibrate(self, logits: Array) -> Array:
         out = np.empty(logits.shape, dtype=logits.dtype)
         step = max(1, CHUNK_CELLS // logits.shape[1])
         for start in range(0, len(logits), step):
@@ -154,12 +167,12 @@ class ScalingCalibrator(BaseCalibrator):
             out[part] = self._map(logits[part])
         return out
 
-    def _map(self, logits):
+    def _map(self, logits: Array) -> Array:
         """Calibrated logits of a few rows."""
         return self._family().logits(self._params(), canonical(logits)).T
 
     @abstractmethod
-    def _params(self):
+    def _params(self) -> Array:
         """Parameters of the family, from the fitted attributes."""
 
 
@@ -273,23 +286,23 @@ class FedVectorCalibrator(ScalingCalibrator):
 
     def __init__(
         self,
-        eps=None,
+        eps: float | None = None,
         *,
-        solver="auto",
-        l2="auto",
-        local_solver="lbfgs",
-        local_iter=50,
-        learning_rate=0.01,
-        delta=None,
-        clip="auto",
-        if_improves=True,
-        privacy=None,
-        ledger=None,
-        classes=None,
-        input_type="logits",
-        runner=None,
-        random_state=None,
-    ):
+        solver: Literal["auto", "average"] = "auto",
+        l2: float | Literal["auto"] = "auto",
+        local_solver: Literal["lbfgs", "gd"] = "lbfgs",
+        local_iter: int = 50,
+        learning_rate: float = 0.01,
+        delta: float | None = None,
+        clip: float | Literal["auto"] = "auto",
+        if_improves: bool = True,
+        privacy: PrivacyModel | None = None,
+        ledger: PrivacyLedger | None = None,
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
+        runner: FederatedRunner | None = None,
+        random_state: Seed = None,
+    ) -> None:
         self.eps = eps
         self.solver = solver
         self.l2 = l2
@@ -306,22 +319,22 @@ class FedVectorCalibrator(ScalingCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def _family(self):
+    def _family(self) -> VectorMap:
         return VectorMap()
 
-    def _strengths(self):
+    def _strengths(self) -> tuple[float | None, ...]:
         from skfedcal.methods.scaling.families import WEAK
 
         return (WEAK if self.l2 == "auto" else as_number("l2", self.l2),) * 2
 
-    def _name_params(self, params, beta):
+    def _name_params(self, params: Array, beta: float) -> None:
         scale, self.bias_ = np.split(params.copy(), 2)
         self.scale_ = scale * beta
 
-    def _params(self):
+    def _params(self) -> Array:
         return np.concatenate([self.scale_, self.bias_])
 
-    def _shapes(self, n_classes):
+    def _shapes(self, n_classes: int) -> dict[str, tuple[int, ...]]:
         return {"scale_": (n_classes,), "bias_": (n_classes,)}
 
 
@@ -450,24 +463,24 @@ class FedMatrixCalibrator(ScalingCalibrator):
 
     def __init__(
         self,
-        eps=None,
+        eps: float | None = None,
         *,
-        solver="auto",
-        l2="auto",
-        l2_off="auto",
-        local_solver="lbfgs",
-        local_iter=50,
-        learning_rate=0.01,
-        delta=None,
-        clip="auto",
-        if_improves=True,
-        privacy=None,
-        ledger=None,
-        classes=None,
-        input_type="logits",
-        runner=None,
-        random_state=None,
-    ):
+        solver: Literal["auto", "average"] = "auto",
+        l2: float | Literal["auto"] = "auto",
+        l2_off: float | Literal["auto"] = "auto",
+        local_solver: Literal["lbfgs", "gd"] = "lbfgs",
+        local_iter: int = 50,
+        learning_rate: float = 0.01,
+        delta: float | None = None,
+        clip: float | Literal["auto"] = "auto",
+        if_improves: bool = True,
+        privacy: PrivacyModel | None = None,
+        ledger: PrivacyLedger | None = None,
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
+        runner: FederatedRunner | None = None,
+        random_state: Seed = None,
+    ) -> None:
         self.eps = eps
         self.solver = solver
         self.l2 = l2
@@ -485,26 +498,26 @@ class FedMatrixCalibrator(ScalingCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def _family(self):
+    def _family(self) -> MatrixMap:
         return MatrixMap()
 
-    def _strengths(self):
+    def _strengths(self) -> tuple[float | None, ...]:
         own, off = (
             None if value == "auto" else as_number(name, value)
             for name, value in (("l2", self.l2), ("l2_off", self.l2_off))
         )
         return own, own, off
 
-    def _name_params(self, params, beta):
+    def _name_params(self, params: Array, beta: float) -> None:
         n_classes = int(np.sqrt(len(params)))
         columns = params.reshape(n_classes + 1, n_classes)
         self.matrix_ = beta * columns[:-1].T
         self.bias_ = columns[-1].copy()
 
-    def _params(self):
+    def _params(self) -> Array:
         return np.concatenate([self.matrix_.T.ravel(), self.bias_])
 
-    def _shapes(self, n_classes):
+    def _shapes(self, n_classes: int) -> dict[str, tuple[int, ...]]:
         return {"matrix_": (n_classes, n_classes), "bias_": (n_classes,)}
 
 
@@ -620,23 +633,23 @@ class FedOPVectorCalibrator(ScalingCalibrator):
 
     def __init__(
         self,
-        eps=None,
+        eps: float | None = None,
         *,
-        solver="auto",
-        l2="auto",
-        local_solver="lbfgs",
-        local_iter=50,
-        learning_rate=0.01,
-        delta=None,
-        clip="auto",
-        if_improves=True,
-        privacy=None,
-        ledger=None,
-        classes=None,
-        input_type="logits",
-        runner=None,
-        random_state=None,
-    ):
+        solver: Literal["auto", "average"] = "auto",
+        l2: float | Literal["auto"] = "auto",
+        local_solver: Literal["lbfgs", "gd"] = "lbfgs",
+        local_iter: int = 50,
+        learning_rate: float = 0.01,
+        delta: float | None = None,
+        clip: float | Literal["auto"] = "auto",
+        if_improves: bool = True,
+        privacy: PrivacyModel | None = None,
+        ledger: PrivacyLedger | None = None,
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
+        runner: FederatedRunner | None = None,
+        random_state: Seed = None,
+    ) -> None:
         self.eps = eps
         self.solver = solver
         self.l2 = l2
@@ -653,22 +666,22 @@ class FedOPVectorCalibrator(ScalingCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def _family(self):
+    def _family(self) -> OrderPreservingMap:
         return OrderPreservingMap()
 
-    def _strengths(self):
+    def _strengths(self) -> tuple[float | None, ...]:
         return (1.0 if self.l2 == "auto" else as_number("l2", self.l2),) * 2
 
-    def _name_params(self, params, beta):
+    def _name_params(self, params: Array, beta: float) -> None:
         self.slope_, self.offset_ = np.split(params.copy(), 2)
 
-    def _params(self):
+    def _params(self) -> Array:
         return np.concatenate([self.slope_, self.offset_])
 
-    def _shapes(self, n_classes):
+    def _shapes(self, n_classes: int) -> dict[str, tuple[int, ...]]:
         return {"slope_": (n_classes,), "offset_": (n_classes,)}
 
-    def _map(self, logits):
+    def _map(self, logits: Array) -> Array:
         rows = canonical(logits, 1.0 / self.temperature_, ranked=True)
         values = self._family().descent(self._params(), rows)
         ordered = np.take_along_axis(logits.T, rows.ranks, axis=0)
@@ -680,7 +693,7 @@ class FedOPVectorCalibrator(ScalingCalibrator):
         return out
 
 
-def in_order(values, ordered):
+def in_order(values: Array, ordered: Array) -> Array:
     """Round `values` to the dtype of `ordered` with its ties and no others.
 
     Both have shape (n_classes, n_rows) and do not grow from class to class.

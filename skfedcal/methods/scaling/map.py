@@ -1,13 +1,26 @@
 """The maps of vector, matrix and order-preserving scaling, as graphs."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from skfedcal._numerics import MAX_SPAN
 from skfedcal.export.graph import softplus
 from skfedcal.methods.scaling.families import SMALLEST_SLOPE
 
+if TYPE_CHECKING:
+    from skfedcal.export.graph import Value
+    from skfedcal.methods.base import BaseCalibrator
+    from skfedcal.methods.scaling.estimator import (
+        FedMatrixCalibrator,
+        FedOPVectorCalibrator,
+        FedVectorCalibrator,
+    )
 
-def canonical(logits):
+
+def canonical(logits: Value) -> tuple[Value, Value]:
     """Rows of mean zero, and which entries are too low to count."""
     masked = logits < -MAX_SPAN
     known = masked.choose(0.0, logits)
@@ -15,19 +28,19 @@ def canonical(logits):
     return masked.choose(0.0, known - mean), masked
 
 
-def vector(cal, logits):
+def vector(cal: FedVectorCalibrator, logits: Value) -> Value:
     """A scale and a bias for each class."""
     rows, masked = canonical(logits)
     return masked.choose(-np.inf, rows * cal.scale_ + cal.bias_)
 
 
-def matrix(cal, logits):
+def matrix(cal: FedMatrixCalibrator, logits: Value) -> Value:
     """A matrix and a bias."""
     rows, masked = canonical(logits)
     return masked.choose(-np.inf, rows @ cal.matrix_.T + cal.bias_)
 
 
-def order_preserving(cal, logits):
+def order_preserving(cal: FedOPVectorCalibrator, logits: Value) -> Value:
     """Gaps between sorted logits, stretched class by class."""
     rows, _ = canonical(logits)
     slopes = softplus(rows / cal.temperature_ * cal.slope_ + cal.offset_)
@@ -35,7 +48,7 @@ def order_preserving(cal, logits):
     return stretched(cal, logits, factors, logits / cal.temperature_)
 
 
-def stretched(cal, logits, factors, far):
+def stretched(cal: BaseCalibrator, logits: Value, factors: Value, far: Value) -> Value:
     """Multiply the gap below each class; entries too low to count come from `far`."""
     ranks = logits.argsort()
     ordered = logits.at_least(-MAX_SPAN).gather(ranks)

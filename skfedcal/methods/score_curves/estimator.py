@@ -4,10 +4,12 @@
 - Federated calibration curves from one score histogram.
 """
 
+from __future__ import annotations
+
 import warnings
 from itertools import pairwise
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,6 +19,18 @@ from skfedcal.exceptions import CalibrationWarning
 from skfedcal.methods.base import BaseCalibrator
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts
 from skfedcal.privacy.models import CentralDP, DistributedDP, LocalDP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from skfedcal._typing import ArrayLike, InputType, Seed
+    from skfedcal.contract import Array, FederatedAlgorithm
+    from skfedcal.federation.runner import FederatedRunner
+    from skfedcal.methods.base import FitSetting
+    from skfedcal.methods.score_curves.curves import Curve, Leaves
+    from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.models import PrivacyModel
+
 
 # Depth of the leaves: for exact sums, and with noise.
 _EXACT_HEIGHT, _NOISY_HEIGHT = 10, 7
@@ -29,7 +43,12 @@ _MAX_NUMBERS = 6_000_000
 _MAX_ROWS, _CLIENTS_PER_ROW = 10, 2000
 
 
-def contribution(clip, setting, model, n_numbers):
+def contribution(
+    clip: float | Literal["auto"],
+    setting: FitSetting,
+    model: Any,
+    n_numbers: int,
+) -> tuple[int | None, bool]:
     """Rows of a client that count (None: all), and whether they share the weight of 1.
 
     Noise is in proportion to what a client may send, whether it does or not. Sharing 1
@@ -60,7 +79,12 @@ def contribution(clip, setting, model, n_numbers):
     return max(int(worth), 1), False
 
 
-def levels_of_counts(levels, height, setting, model):
+def levels_of_counts(
+    levels: Sequence[int] | Literal["auto"],
+    height: int | Literal["auto"],
+    setting: FitSetting,
+    model: Any,
+) -> tuple[int, ...]:
     """Depths at which rows are counted, the last one that of the leaves."""
     from skfedcal.evaluation.noise import auto_levels
 
@@ -77,7 +101,9 @@ def levels_of_counts(levels, height, setting, model):
     return auto_levels(int(height))
 
 
-def _checked(levels, height, local):
+def _checked(
+    levels: Sequence[int], height: int | Literal["auto"], local: bool
+) -> tuple[int, ...]:
     given = read_array(levels, "levels").ravel()
     whole = given.dtype.kind in "iuf" and np.isfinite(given).all()
     if not whole or (given % 1 != 0).any():
@@ -265,24 +291,24 @@ class FedHistogramCalibrator(BaseCalibrator):
 
     def __init__(
         self,
-        eps=None,
+        eps: float | None = None,
         *,
-        method="auto",
-        n_bins=15,
-        multiclass="auto",
-        height="auto",
-        levels="auto",
-        space="auto",
-        delta=None,
-        clip="auto",
-        if_improves=True,
-        privacy=None,
-        ledger=None,
-        classes=None,
-        input_type="logits",
-        runner=None,
-        random_state=None,
-    ):
+        method: Literal["auto", "bins", "bbq", "isotonic", "platt", "beta"] = "auto",
+        n_bins: int = 15,
+        multiclass: Literal["auto", "ovr", "top"] = "auto",
+        height: int | Literal["auto"] = "auto",
+        levels: Sequence[int] | Literal["auto"] = "auto",
+        space: Literal["auto", "both", "prob", "logit"] = "auto",
+        delta: float | None = None,
+        clip: float | Literal["auto"] = "auto",
+        if_improves: bool = True,
+        privacy: PrivacyModel | None = None,
+        ledger: PrivacyLedger | None = None,
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
+        runner: FederatedRunner | None = None,
+        random_state: Seed = None,
+    ) -> None:
         self.eps = eps
         self.method = method
         self.n_bins = n_bins
@@ -300,7 +326,7 @@ class FedHistogramCalibrator(BaseCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def _make_algorithm(self, setting):
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
         model = self._privacy_model()
         scores = self._scores(setting, isinstance(model, LocalDP))
         # A row in many tables is short in L2; in one, Laplace noise is smaller.
@@ -331,7 +357,9 @@ class FedHistogramCalibrator(BaseCalibrator):
         )
         return self._algorithm
 
-    def _scores(self, setting, local):
+    def _scores(
+        self, setting: FitSetting, local: bool
+    ) -> Literal["binary", "ovr", "top"]:
         if setting.n_classes == 2:
             return "binary"
         if self.multiclass == "auto":
@@ -343,10 +371,10 @@ class FedHistogramCalibrator(BaseCalibrator):
             )
         return self.multiclass
 
-    def _noise_split(self):
+    def _noise_split(self) -> Literal["split", "joint"]:
         return "joint"
 
-    def _set_state(self, state):
+    def _set_state(self, state: Any) -> None:
         from skfedcal.methods.score_curves.curves import choose
 
         if getattr(self, "_totals", None) is state.totals:
@@ -362,7 +390,7 @@ class FedHistogramCalibrator(BaseCalibrator):
         self.curve_points_ = [curve.points for curve in choice.curves]
         self.curve_values_ = [curve.values for curve in choice.curves]
 
-    def _leaves(self, state, algorithm):
+    def _leaves(self, state: Any, algorithm: ClassScoreCounts) -> list[Leaves]:
         """Counts of each score, made consistent over levels."""
         from skfedcal.evaluation.grid import ScoreGrid
         from skfedcal.evaluation.noise import NoiseModel, split_levels
@@ -378,16 +406,16 @@ class FedHistogramCalibrator(BaseCalibrator):
             for i in range(0, n_tables, 2)
         ]
 
-    def _after_fit(self, setting):
+    def _after_fit(self, setting: FitSetting) -> None:
         # Also without noise: few rows are no better than noisy ones.
         self.improves_ = self._improves()
         # Needed in between rounds only.
         del self._algorithm, self._totals
 
-    def _improves(self):
+    def _improves(self) -> bool:
         return self.curve_weight_ > 0
 
-    def _warn_no_gain(self):
+    def _warn_no_gain(self) -> None:
         more = "more rows would show it"
         if self.privacy_.private:
             more = f"more clients or a larger eps would show it{self._other_unit}"
@@ -398,7 +426,7 @@ class FedHistogramCalibrator(BaseCalibrator):
         )
 
     @property
-    def reason_(self):
+    def reason_(self) -> str:
         """What was chosen and what speaks for it, with its numbers."""
         from skfedcal.methods.score_curves.curves import in_words
 
@@ -406,20 +434,20 @@ class FedHistogramCalibrator(BaseCalibrator):
         weight = self.curve_weight_ if self.if_improves else None
         return in_words(*choice, weight, noisy=self.privacy_.private)
 
-    def _curves(self):
+    def _curves(self) -> list[Curve]:
         from skfedcal.methods.score_curves.curves import Curve
 
         kind: Any = _KINDS.get(self.method_, self.method_)
         pairs = zip(self.curve_points_, self.curve_values_, strict=True)
         return [Curve(kind, points, values) for points, values in pairs]
 
-    def _calibrate(self, logits):
+    def _calibrate(self, logits: Array) -> Array:
         from skfedcal.methods.score_curves.curves import apply_curves
 
         weight = self.curve_weight_ if self.if_improves else 1.0
         return apply_curves(logits, self.scores_, self._curves(), weight)
 
-    def _check_restored(self):
+    def _check_restored(self) -> None:
         known = self.method_ in METHODS and self.scores_ in ("binary", "ovr", "top")
         n_scores = len(self.classes_) if self.scores_ == "ovr" else 1
         if not known or self.counts_.shape[:2] != (n_scores, 2):

@@ -1,13 +1,23 @@
 """Maps by curves of the log-odds of scores."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from skfedcal.export.graph import count_at_most, expit, interpolate, softplus, to_odds
 from skfedcal.methods.map_formulas import log_odds, move_top
 from skfedcal.methods.score_curves.curves import to_odds as odds_of
 
+if TYPE_CHECKING:
+    from skfedcal.contract import Array
+    from skfedcal.export.graph import Value
+    from skfedcal.methods.score_curves.curves import Curve
+    from skfedcal.methods.score_curves.estimator import FedHistogramCalibrator
 
-def score_curves(cal, logits):
+
+def score_curves(cal: FedHistogramCalibrator, logits: Value) -> Value:
     """Curves of each class, of the second of two, or of the most probable one."""
     weight = cal.curve_weight_ if cal.if_improves else 1.0
     n_classes = len(cal.classes_)
@@ -21,11 +31,11 @@ def score_curves(cal, logits):
     return move_top(logits, before, _blend(cal, before, weight), n_classes)
 
 
-def _blend(cal, odds, weight):
+def _blend(cal: FedHistogramCalibrator, odds: Value, weight: float) -> Value:
     return _calibrated(cal._curves(), odds) * weight + odds * (1 - weight)
 
 
-def _calibrated(curves, odds):
+def _calibrated(curves: list[Curve], odds: Value) -> Value:
     """Calibrated log-odds; all curves are of one kind, one for each column."""
     kind = curves[0].kind
     points, values = [c.points for c in curves], [c.values for c in curves]
@@ -44,7 +54,7 @@ def _calibrated(curves, odds):
     return c - softplus(-odds) * a + softplus(odds) * b
 
 
-def _padded(rows, size, filler):
+def _padded(rows: list[Array], size: int, filler: float) -> Array:
     out = np.full((len(rows), size), filler)
     for own, row in zip(rows, out, strict=True):
         row[: len(own)] = own

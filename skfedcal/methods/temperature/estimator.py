@@ -4,7 +4,10 @@
 - Looks at clients one by one; for simulations, where no privacy is at stake.
 """
 
+from __future__ import annotations
+
 import warnings
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -21,6 +24,21 @@ from skfedcal.methods.temperature.rounds import (
     TemperaturePosterior,
     local_temperatures,
 )
+
+if TYPE_CHECKING:
+    from skfedcal._typing import (
+        ArrayLike,
+        ClientRows,
+        FloatArray,
+        InputType,
+        PerRow,
+        Seed,
+    )
+    from skfedcal.contract import Array, FederatedAlgorithm
+    from skfedcal.federation.runner import FederatedRunner
+    from skfedcal.methods.base import FitSetting
+    from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.models import PrivacyModel
 
 
 class FedTempCalibrator(BaseCalibrator):
@@ -116,19 +134,19 @@ class FedTempCalibrator(BaseCalibrator):
 
     def __init__(
         self,
-        eps=None,
+        eps: float | None = None,
         *,
-        delta=None,
-        solver="auto",
-        clip="auto",
-        if_improves=True,
-        privacy=None,
-        ledger=None,
-        classes=None,
-        input_type="logits",
-        runner=None,
-        random_state=None,
-    ):
+        delta: float | None = None,
+        solver: Literal["auto", "newton", "grid", "average"] = "auto",
+        clip: float | Literal["auto"] = "auto",
+        if_improves: bool = True,
+        privacy: PrivacyModel | None = None,
+        ledger: PrivacyLedger | None = None,
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
+        runner: FederatedRunner | None = None,
+        random_state: Seed = None,
+    ) -> None:
         self.eps = eps
         self.delta = delta
         self.solver = solver
@@ -141,7 +159,7 @@ class FedTempCalibrator(BaseCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def _make_algorithm(self, setting):
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
         clip = None if self.clip == "auto" else float(self.clip)
         if self.solver == "average":
             if setting.unit == "example":
@@ -166,16 +184,16 @@ class FedTempCalibrator(BaseCalibrator):
             )
         return TemperaturePosterior(clip=clip)
 
-    def _set_state(self, state):
+    def _set_state(self, state: Any) -> None:
         self.temperature_ = float(state.temperature)
         self.converged_ = bool(state.converged)
         self._bounded = getattr(state, "bounded", True)
         self._gain = getattr(state, "improves", True)
 
-    def _improves(self):
+    def _improves(self) -> bool:
         return self._gain
 
-    def _after_fit(self, setting):
+    def _after_fit(self, setting: FitSetting) -> None:
         newton = not setting.private and self.solver in ("auto", "newton")
         if newton and self._has_changing_cohorts():
             # Exact steps end at the optimum of the cohort that was asked last.
@@ -201,22 +219,22 @@ class FedTempCalibrator(BaseCalibrator):
             )
         warnings.warn(text, CalibrationWarning, stacklevel=4)
 
-    def _has_changing_cohorts(self):
+    def _has_changing_cohorts(self) -> bool:
         drawn = self.runner is not None and self.runner.cohort != "full"
         return drawn and any(r.n_clients < self.n_clients_ for r in self.history_)
 
-    def _check_restored(self):
+    def _check_restored(self) -> None:
         if type(self.temperature_) is not float or not 0 < self.temperature_ < np.inf:
             raise ValueError(f"temperature_={self.temperature_!r} is not positive")
         if type(self.converged_) is not bool:
             raise ValueError(f"converged_={self.converged_!r} is not true or false")
 
-    def _calibrate(self, logits):
+    def _calibrate(self, logits: Array) -> Array:
         logits /= logits.dtype.type(self.temperature_)
         return logits
 
 
-def _refuse_clip(clip, solver):
+def _refuse_clip(clip: float | Literal["auto"], solver: str) -> None:
     if clip != "auto":
         raise ValueError(
             f"clip={clip!r} without eps has no meaning for solver={solver!r}, which "
@@ -225,8 +243,13 @@ def _refuse_clip(clip, solver):
 
 
 def client_temperatures(
-    clients, y=None, *, client_ids=None, classes=None, input_type="logits"
-):
+    clients: ClientRows,
+    y: PerRow | None = None,
+    *,
+    client_ids: ArrayLike | None = None,
+    classes: ArrayLike | None = None,
+    input_type: InputType = "logits",
+) -> FloatArray:
     """Temperature that each client would fit to its own rows alone.
 
     It looks at clients one by one and adds no noise: use it on simulated federations,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,15 @@ from skfedcal.methods.base import BaseCalibrator
 from skfedcal.methods.bins.rounds import BinTable, HistogramState, bin_table
 from skfedcal.methods.buckets import ClassBins, bin_index
 from skfedcal.methods.top_bins.rounds import TopBinCounts, top_label
+
+if TYPE_CHECKING:
+    from skfedcal._typing import ArrayLike, InputType, Seed
+    from skfedcal.contract import FederatedAlgorithm
+    from skfedcal.federation.runner import FederatedRunner
+    from skfedcal.methods.base import FitSetting
+    from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.models import PrivacyModel
+
 
 Array = NDArray[Any]
 
@@ -261,22 +270,22 @@ class FedTopBinCalibrator(BaseCalibrator):
 
     def __init__(
         self,
-        eps=None,
+        eps: float | None = None,
         *,
-        delta=None,
-        n_bins=15,
-        shrink=True,
-        monotone=True,
-        keep_order=True,
-        clip="auto",
-        if_improves=True,
-        privacy=None,
-        ledger=None,
-        classes=None,
-        input_type="logits",
-        runner=None,
-        random_state=None,
-    ):
+        delta: float | None = None,
+        n_bins: int = 15,
+        shrink: bool = True,
+        monotone: bool = True,
+        keep_order: bool = True,
+        clip: float | Literal["auto"] = "auto",
+        if_improves: bool = True,
+        privacy: PrivacyModel | None = None,
+        ledger: PrivacyLedger | None = None,
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
+        runner: FederatedRunner | None = None,
+        random_state: Seed = None,
+    ) -> None:
         self.eps = eps
         self.delta = delta
         self.n_bins = n_bins
@@ -292,8 +301,8 @@ class FedTopBinCalibrator(BaseCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def _make_algorithm(self, setting):
-        rows = self._n_rows(setting)
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
+        rows: Any = self._n_rows(setting)
         return TopBinCounts(
             n_bins=int(self.n_bins),
             # A row by itself is one row; the choice would be by its number, 0.
@@ -302,7 +311,7 @@ class FedTopBinCalibrator(BaseCalibrator):
             weighted=setting.weighted,
         )
 
-    def _n_rows(self, setting):
+    def _n_rows(self, setting: FitSetting) -> int | None:
         from skfedcal.privacy.models import LocalDP
 
         if not isinstance(self.clip, str):
@@ -317,7 +326,7 @@ class FedTopBinCalibrator(BaseCalibrator):
         single = setting.unit == "example" or isinstance(self.privacy, LocalDP)
         return 1 if single else _ROWS
 
-    def _set_state(self, state):
+    def _set_state(self, state: Any) -> None:
         from skfedcal.methods.bins.estimator import noticeable_gain
 
         if self.shrink:
@@ -335,10 +344,10 @@ class FedTopBinCalibrator(BaseCalibrator):
         self.bin_values_ = np.clip(table.values, 0.0, 1.0)
         self.bin_trust_ = table.trust
 
-    def _improves(self):
+    def _improves(self) -> bool:
         return self._gain
 
-    def _calibrate(self, logits):
+    def _calibrate(self, logits: Array) -> Array:
         from skfedcal.methods.sharing import share_rest, temper_to
 
         top, confidence = top_label(logits)
@@ -350,7 +359,7 @@ class FedTopBinCalibrator(BaseCalibrator):
         out = temper_to(logits, own) if keep else share_rest(logits, top, own)
         return out.astype(logits.dtype, copy=False)
 
-    def _check_restored(self):
+    def _check_restored(self) -> None:
         shapes = (self.n_bins + 1,), (2, self.n_bins), (self.n_bins,), (self.n_bins,)
         for name, shape in zip(self._fitted_names, shapes, strict=True):
             value = getattr(self, name)

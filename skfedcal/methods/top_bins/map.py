@@ -1,10 +1,18 @@
 """The map of one table for the most probable class, as a graph."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from skfedcal.export.graph import inside, softmax
 from skfedcal.methods.map_formulas import bin_of, share_rest, temper_to
 
+if TYPE_CHECKING:
+    from skfedcal.export.graph import Value
+    from skfedcal.methods.top_bins.estimator import FedTopBinCalibrator
 
-def top_bins(cal, logits):
+
+def top_bins(cal: FedTopBinCalibrator, logits: Value) -> Value:
     """One table for the confidence in the most probable class."""
     n_bins = cal.n_bins
     confidence = softmax(logits).max()
