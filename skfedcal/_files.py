@@ -74,7 +74,7 @@ def write_whole(
 
 
 @contextmanager
-def held(path: str | os.PathLike[str]) -> Iterator[None]:
+def file_lock(path: str | os.PathLike[str]) -> Iterator[None]:
     """Hold a lock beside `path`; BlockingIOError if another process has it.
 
     Drafts of `path` that a killed holder has left are removed.

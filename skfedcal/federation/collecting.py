@@ -14,7 +14,7 @@ from functools import cached_property
 from math import nan
 from typing import TYPE_CHECKING, Any, Literal
 
-from skfedcal._files import held
+from skfedcal._files import file_lock
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import (
     Arrays,
@@ -28,7 +28,7 @@ from skfedcal.federation import checkpoint
 from skfedcal.federation.backends import Backend, engine_of
 from skfedcal.federation.endpoint import PartialSum, Request
 from skfedcal.federation.run import RoundHistory, RoundRecord, Run
-from skfedcal.federation.runner import FederatedRunner, Schedule, sure_answers
+from skfedcal.federation.runner import FederatedRunner, Schedule, min_guaranteed_clients
 from skfedcal.federation.words import request_words
 from skfedcal.privacy.codec import Codec
 from skfedcal.privacy.entropy import Entropy, OSEntropy, Stream
@@ -269,7 +269,7 @@ def run_rounds(
     if runner.checkpoint is None:
         return rounds.run(on_round)
     try:
-        with held(runner.checkpoint):
+        with file_lock(runner.checkpoint):
             return rounds.run(on_round)
     except BlockingIOError as error:
         raise CheckpointError(
@@ -343,7 +343,7 @@ class _Rounds:
                 rounds_done=run.n_done,
                 n_participations=self.schedule.n_participations,
                 sampling_rate=self.schedule.sampling_rate,
-                n_per_round=sure_answers(self.runner, self.schedule),
+                n_per_round=min_guaranteed_clients(self.runner, self.schedule),
             )
         except Exception:
             run.forget()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skfedcal.exceptions import NotEnoughClientsError
-from skfedcal.federation.messages import Letter, Message, Reply, told
+from skfedcal.federation.messages import Letter, Message, Reply, format_faults
 from skfedcal.federation.site import Load, site_from_config
 from skfedcal.federation.wire import FORMAT
 
@@ -138,7 +138,7 @@ class FlowerTransport:
             text += f" Missing: {sorted(set(self._expected) - set(self._nodes))}."
         nodes = {**silent, **self._refused}
         faults: dict[Hashable, str] = {f"node {n}": nodes[n] for n in nodes}
-        return f"{text}{told(faults)} Nothing was asked of anybody."
+        return f"{text}{format_faults(faults)} Nothing was asked of anybody."
 
     def _strangers(self) -> list[int]:
         known = {*self._nodes.values(), *self._refused}

@@ -179,10 +179,12 @@ class MessageBackend:
                 answer = self._plain(exchange, words)
             request.check_clients(answer.n_clients)
         except NotEnoughClientsError as error:
-            raise NotEnoughClientsError(f"{error}{told(self.faults)}") from error
+            raise NotEnoughClientsError(
+                f"{error}{format_faults(self.faults)}"
+            ) from error
         if self.faults:
             warnings.warn(
-                f"A sum was made without all clients.{told(self.faults)}",
+                f"A sum was made without all clients.{format_faults(self.faults)}",
                 FaultyClientWarning,
                 stacklevel=2,
             )
@@ -336,7 +338,7 @@ def wrong_reply(reply: Any) -> str:
     return ""
 
 
-def told(faults: Mapping[Hashable, str]) -> str:
+def format_faults(faults: Mapping[Hashable, str]) -> str:
     """Faults in words."""
     if not faults:
         return ""

@@ -151,7 +151,7 @@ def parse(text: Any, where: str) -> dict[str, Any]:
         raise WireError(f"{where} is no text of at most {MAX_TEXT} characters.")
     try:
         found = json.loads(
-            text, object_pairs_hook=once, parse_constant=_no_constant
+            text, object_pairs_hook=reject_duplicate_keys, parse_constant=_no_constant
         )  # fmt: skip
     except (ValueError, RecursionError) as error:
         raise WireError(f"{where} is no JSON: {error}.") from error
@@ -170,7 +170,7 @@ def _fields_of(value: Any, where: str) -> dict[str, Any]:
     return dict(value)
 
 
-def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Object of these names; a name that comes twice would hide a value."""
     out = dict(pairs)
     if len(out) != len(pairs):

@@ -15,7 +15,7 @@ from typing import Any
 
 from skfedcal._files import as_path, write_whole
 from skfedcal.federation.crypto import KEY_BYTES, Ed25519PrivateKey, sign, verify
-from skfedcal.federation.plain import once
+from skfedcal.federation.plain import reject_duplicate_keys
 
 FORMAT = "skfedcal roster 1"
 # Longest name of a site.
@@ -149,7 +149,9 @@ class Roster:
 def _read_json(path: Path) -> Any:
     """Content of a file; raises ValueError where it is none, or has a name twice."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
+        return json.loads(
+            path.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicate_keys
+        )
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

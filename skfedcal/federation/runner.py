@@ -174,7 +174,7 @@ def check_masked_sums(runner: FederatedRunner, schedule: Schedule) -> None:
     """
     if schedule.cohort == "poisson":
         return
-    least = sure_answers(runner, schedule)
+    least = min_guaranteed_clients(runner, schedule)
     if not SMALLEST_COHORT <= least <= schedule.size <= LARGEST_COHORT:
         raise SecureAggregationError(
             f"FederatedRunner(secure=True) has sums of {least} to {schedule.size} "
@@ -183,7 +183,7 @@ def check_masked_sums(runner: FederatedRunner, schedule: Schedule) -> None:
         )
 
 
-def sure_answers(runner: FederatedRunner, schedule: Schedule) -> int:
+def min_guaranteed_clients(runner: FederatedRunner, schedule: Schedule) -> int:
     """Clients of the smallest sum if all answer; a Poisson sample may be empty."""
     if schedule.cohort == "poisson":
         return 0

@@ -446,8 +446,8 @@ class NoisePlan:
 
     Examples
     --------
-    >>> from skfedcal.privacy import calibrate
-    >>> round(calibrate(1.0, 1e-5, n_rounds=5).noise_multiplier, 3)
+    >>> from skfedcal.privacy import calibrate_noise
+    >>> round(calibrate_noise(1.0, 1e-5, n_rounds=5).noise_multiplier, 3)
     8.342
     """
 
@@ -477,7 +477,7 @@ class NoisePlan:
         )
 
 
-def calibrate(
+def calibrate_noise(
     eps: float,
     delta: float,
     *,
@@ -515,8 +515,8 @@ def calibrate(
 
     Examples
     --------
-    >>> from skfedcal.privacy import calibrate
-    >>> calibrate(1.0, 1e-5, n_rounds=12).noise_multiplier
+    >>> from skfedcal.privacy import calibrate_noise
+    >>> calibrate_noise(1.0, 1e-5, n_rounds=12).noise_multiplier
     12.923
     """
     _check_budget(eps, delta)
@@ -541,6 +541,53 @@ def calibrate(
         notes += charged_note(eps)
     rate = float(sampling_rate)
     return NoisePlan(eps, delta, z, n_rounds, rate, name, mu, *slack, notes)
+
+
+def calibrate(
+    eps: float,
+    delta: float,
+    *,
+    n_rounds: int = 1,
+    sampling_rate: float = 1.0,
+    accountant: str = "auto",
+    n_values: int = 0,
+    n_shares: int | None = None,
+) -> NoisePlan:
+    """Return what `calibrate_noise` returns: the name before 0.1, removed in 0.2.
+
+    .. deprecated:: 0.1
+        Use :func:`calibrate_noise`, which takes the same parameters.
+
+    Parameters
+    ----------
+    eps, delta, n_rounds, sampling_rate, accountant, n_values, n_shares
+        See `calibrate_noise`.
+
+    Returns
+    -------
+    NoisePlan
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import calibrate_noise
+    >>> calibrate_noise(1.0, 1e-5).n_rounds
+    1
+    """
+    warnings.warn(
+        "skfedcal.privacy.calibrate is deprecated and will be removed in 0.2; use "
+        "skfedcal.privacy.calibrate_noise.",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return calibrate_noise(
+        eps,
+        delta,
+        n_rounds=n_rounds,
+        sampling_rate=sampling_rate,
+        accountant=accountant,
+        n_values=n_values,
+        n_shares=n_shares,
+    )
 
 
 def split_noise(
@@ -594,8 +641,8 @@ def compose_epsilon(events: Sequence[PrivacyEvent], delta: float) -> float:
 
     Examples
     --------
-    >>> from skfedcal.privacy import calibrate, compose_epsilon
-    >>> round(compose_epsilon([calibrate(1.0, 1e-5).to_event()] * 2, 1e-5), 2)
+    >>> from skfedcal.privacy import calibrate_noise, compose_epsilon
+    >>> round(compose_epsilon([calibrate_noise(1.0, 1e-5).to_event()] * 2, 1e-5), 2)
     1.47
     """
     events = _check_events(events)

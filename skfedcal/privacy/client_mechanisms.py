@@ -26,7 +26,7 @@ from skfedcal.privacy.events import PrivacyReport, PureEvent
 from skfedcal.privacy.mechanisms import (
     LatticeGaussian,
     LatticeLaplace,
-    PaidSum,
+    NoisySum,
     Spec,
     refuse_plan,
 )
@@ -428,7 +428,7 @@ def square_parts(n: int) -> list[int]:
     return parts + [1] * n
 
 
-class LocalSum(PaidSum):
+class LocalSum(NoisySum):
     """Unbiased estimates of counts from randomised reports.
 
     Parameters
@@ -442,7 +442,7 @@ class LocalSum(PaidSum):
     assumptions : tuple of str, default=()
         What must hold, for the report.
     **account : dict
-        See `PaidSum`.
+        See `NoisySum`.
     """
 
     def __init__(

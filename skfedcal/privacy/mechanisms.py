@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Spec = Mapping[str, BlockSpec]
 
 
-class PaidSum:
+class NoisySum:
     """Account of one run.
 
     Parameters
@@ -286,7 +286,7 @@ def exact_step(block: BlockSpec) -> float | None:
     return 1.0 if counted else None
 
 
-class LatticeGaussian(PaidSum):
+class LatticeGaussian(NoisySum):
     """Discrete Gaussian noise on the integer sum, once per round.
 
     Parameters
@@ -302,7 +302,7 @@ class LatticeGaussian(PaidSum):
     n_releases : int
         Rounds that may be released; a further one is refused.
     **account : dict
-        See `PaidSum`.
+        See `NoisySum`.
     """
 
     _trust = "central: the server sees exact sums and adds the noise"
@@ -532,7 +532,7 @@ class PureBudget:
         return {name: whole * weight for name, weight in weights.items()}
 
 
-class LatticeLaplace(PaidSum):
+class LatticeLaplace(NoisySum):
     """Discrete Laplace noise on the integer sum, once per round.
 
     Parameters
@@ -544,7 +544,7 @@ class LatticeLaplace(PaidSum):
     model : str, default='CentralDP'
         For messages.
     **account : dict
-        See `PaidSum`.
+        See `NoisySum`.
     """
 
     _trust = "central: the server sees exact sums and adds the noise"

@@ -183,12 +183,12 @@ class CentralDP(FrozenParams):
 
     def strength(self, n_units: int) -> float:
         """L2 bound of a unit over the noise of a single release."""
-        from skfedcal.privacy.accounting import calibrate
+        from skfedcal.privacy.accounting import calibrate_noise
 
         # Sampling and the slack of discrete noise change it by little.
         accountant = "zcdp" if self.accountant == "zcdp" else "gdp"
         delta = self._delta(n_units, quiet=True)
-        noise = calibrate(float(self.eps), delta, accountant=accountant)
+        noise = calibrate_noise(float(self.eps), delta, accountant=accountant)
         return 1 / noise.noise_multiplier
 
     def mechanism(
@@ -201,7 +201,7 @@ class CentralDP(FrozenParams):
         label: str = "fit",
     ) -> LatticeGaussian | LatticeLaplace:
         """Build the mechanism of one run."""
-        from skfedcal.privacy.accounting import calibrate
+        from skfedcal.privacy.accounting import calibrate_noise
         from skfedcal.privacy.samplers import table_slack
 
         if plan.norm == "l1":
@@ -216,7 +216,7 @@ class CentralDP(FrozenParams):
         # Clients are sampled, not rows: a row comes with the others of its client,
         # which may betray that it took part. No credit for sampling then.
         rate = plan.sampling_rate if self.unit == "client" else 1.0
-        noise = calibrate(
+        noise = calibrate_noise(
             float(self.eps),
             self._delta(plan.n_units),
             n_rounds=plan.n_participations,
@@ -431,11 +431,11 @@ class DistributedDP(FrozenParams):
 
     def strength(self, n_units: int) -> float:
         """L2 bound of a unit over the noise of a single release."""
-        from skfedcal.privacy.accounting import calibrate
+        from skfedcal.privacy.accounting import calibrate_noise
 
         delta = usual_delta(self.delta, n_units, self.unit, quiet=True)
         reach = 2 if self.adjacency == "replace" else 1
-        return 1 / (reach * calibrate(float(self.eps), delta).noise_multiplier)
+        return 1 / (reach * calibrate_noise(float(self.eps), delta).noise_multiplier)
 
     def mechanism(
         self,
@@ -455,10 +455,10 @@ class DistributedDP(FrozenParams):
         common |= {"mode": self.mode, "adjacency": self.adjacency}
         if plan.norm == "l1":
             return self._laplace(plan, n_shares, n_clients, common)
-        from skfedcal.privacy.accounting import calibrate
+        from skfedcal.privacy.accounting import calibrate_noise
         from skfedcal.privacy.client_mechanisms import DistributedGaussian
 
-        noise = calibrate(
+        noise = calibrate_noise(
             float(self.eps),
             usual_delta(self.delta, plan.n_units, self.unit),
             n_rounds=plan.n_participations,

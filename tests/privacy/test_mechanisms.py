@@ -18,7 +18,7 @@ from skfedcal.exceptions import BudgetExceededError, CheckpointError
 from skfedcal.federation import InProcess
 from skfedcal.methods.bins.rounds import ClassHistograms
 from skfedcal.methods.temperature.rounds import TemperaturePosterior
-from skfedcal.privacy import CentralDP, PrivacyLedger, calibrate, gdp_mu
+from skfedcal.privacy import CentralDP, PrivacyLedger, calibrate_noise, gdp_mu
 from skfedcal.privacy.codec import BlockCode, Codec
 from skfedcal.privacy.entropy import OSEntropy, SeededEntropy
 from skfedcal.privacy.mechanisms import ExactSum, LatticeGaussian
@@ -47,7 +47,7 @@ def make_mechanism(
     ledger=None,
     unit="client",
 ):
-    plan = calibrate(eps, delta, n_rounds=n_releases, n_values=n_values)
+    plan = calibrate_noise(eps, delta, n_rounds=n_releases, n_values=n_values)
     return LatticeGaussian(
         plan,
         entropy=SeededEntropy(0) if entropy is None else entropy,

@@ -14,7 +14,7 @@ from skfedcal.privacy import (
     PrivacyReport,
     SecureAggregation,
     accounting,
-    calibrate,
+    calibrate_noise,
     compose_epsilon,
     gdp_mu,
     zcdp_rho,
@@ -221,7 +221,7 @@ def test_sampling_clients_hides_no_single_row():
 
 
 def test_more_released_numbers_cost_a_little_more():
-    few, many = (calibrate(1.0, 1e-5, n_values=n) for n in (1, 256_000))
+    few, many = (calibrate_noise(1.0, 1e-5, n_values=n) for n in (1, 256_000))
     assert 0 < many.noise_multiplier / few.noise_multiplier - 1 < 1e-3
 
 
