@@ -1,4 +1,4 @@
-"""Budgets, noise and accounts; nothing here knows what is being aggregated."""
+"""Differential privacy: mechanisms, accounting, ledgers and audits."""
 
 from typing import TYPE_CHECKING
 

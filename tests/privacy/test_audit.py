@@ -328,11 +328,11 @@ def test_one_run_bound_holds_for_a_mechanism_that_fails_with_chance_delta():
 @pytest.mark.parametrize(
     ("model", "options", "error", "message"),
     [
-        (CentralDP(1.0, unit="example"), {}, ValueError, "does not hide clients"),
+        (CentralDP(1.0, unit="example"), {}, ValueError, "does not protect clients"),
         (LocalDP(1.0), {}, ValueError, "clients report"),
         (CentralDP(1.0), {"norm": "l3"}, ValueError, "norm='l3'"),
         (CentralDP(1.0), {"n_canaries": 3}, ValueError, "n_canaries=3"),
-        ("central", {}, TypeError, "no privacy model"),
+        ("central", {}, TypeError, "not a privacy model"),
     ],
 )
 def test_one_run_names_what_it_cannot_audit(model, options, error, message):

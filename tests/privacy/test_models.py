@@ -102,7 +102,7 @@ def test_delta_follows_the_number_of_clients(n_units, delta):
 
 @pytest.mark.parametrize("delta", [0.01, 0.5])
 def test_a_delta_that_may_publish_a_client_is_refused(delta):
-    with pytest.raises(ValueError, match="publish one of the 100 clients"):
+    with pytest.raises(ValueError, match="publishes one of the 100 clients"):
         plan_for(CentralDP(1.0, delta=delta))
 
 
