@@ -209,7 +209,7 @@ def test_the_time_of_a_sampled_round_is_not_told(fed):
 def test_a_checkpoint_is_refused_inside_a_search_and_said_when_finished(fed, tmp_path):
     runner = FederatedRunner(checkpoint=tmp_path / "run.npz", resume=True)
     cal = FedTempCalibrator(runner=runner, random_state=0)
-    with pytest.raises(ValueError, match="every fold would go on"):
+    with pytest.raises(ValueError, match="every fold would resume"):
         cross_val_score(cal, fed.logits, fed.labels, cv=3, error_score="raise")
     first = cal.fit(fed.clients).temperature_
     with pytest.warns(CheckpointWarning, match="finished run"):

@@ -337,7 +337,7 @@ def test_every_sum_that_is_opened_has_enough_shares():
 @pytest.mark.parametrize("model", [DistributedDP(1.0, mode="faithful")])
 def test_answers_with_noise_of_their_own_are_not_asked_twice(model, tmp_path):
     runner = FederatedRunner(checkpoint=tmp_path / "run.npz")
-    with pytest.raises(ValueError, match="answered twice"):
+    with pytest.raises(ValueError, match="answer a resumed round twice"):
         released(model, Cells(), dataset(9), runner=runner)
     assert not (tmp_path / "run.npz").exists()
 

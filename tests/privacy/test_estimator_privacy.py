@@ -324,7 +324,7 @@ def test_clones_are_refused_the_checkpoint_of_their_original(tmp_path):
         lambda: cross_val_score(whole, X, y, **folds),
         lambda: grid.fit(X, y),
     ):
-        with pytest.raises(ValueError, match="every fold would go on"):
+        with pytest.raises(ValueError, match="every fold would resume"):
             search()
     assert not path.exists() and len(ledger) == 0
     whole.fit(X, y, client_ids=ids)  # fits a clone, in place of its calibrator
