@@ -122,7 +122,7 @@ def _open_locked(lock: Path) -> BinaryIO:
             if fcntl is not None:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The last holder may have removed the file between the two lines above: a
-            # lock on a file that has no name keeps nobody off.
+            # lock on a file that has no name excludes no one.
             if os.path.samestat(os.fstat(stream.fileno()), lock.stat()):
                 return stream
         except FileNotFoundError:

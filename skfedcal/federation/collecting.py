@@ -304,7 +304,7 @@ class _Rounds:
             if run.finished:
                 break
             state, record = self._round(index, run)
-            # Kept before anybody is shown it: a release that was seen is never redrawn.
+            # Saved before it is shown: a release that was seen is never drawn again.
             run.keep(state, record, algorithm.done(state))
             if on_round is not None and on_round(state, record):
                 break

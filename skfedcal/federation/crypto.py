@@ -41,7 +41,7 @@ SIGNATURE_BYTES = 64
 # A key encrypts one message, so that its nonce need not vary.
 _NONCE = bytes(12)
 _SHA = hashes.SHA256()
-# Of nobody: keys of others are tried with it.
+# Belongs to no client: keys of others are checked with it.
 _PROBE = X25519PrivateKey.generate()
 
 Shapes = Mapping[str, tuple[tuple[int, ...], int]]

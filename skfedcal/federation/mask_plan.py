@@ -1,4 +1,4 @@
-"""Who masks with whom in a round, and the secret sharing that opens the sum.
+"""Pairs of clients that mask in a round, and the secret sharing that opens the sum.
 
 - Secret sharing: any `threshold` shares give the secret, fewer give nothing.
 
@@ -6,7 +6,7 @@
   AES works, so that numpy computes all bytes of all shares at once. A secret has at
   most 255 shareholders.
 
-- Who masks with whom in a round, and how many of them open the sum.
+- Neighbours of each client in a round, and the number of clients that open the sum.
 
   Every client adds a mask with each of its neighbours, which cancels in the sum. With
   few clients all are neighbours; with many each has `degree` of them on a ring (Bell et
@@ -582,7 +582,7 @@ def public_coin(
     hashes : bytes
         `key_hash` of each of them, in order.
     sites : sequence of str
-        Their names; empty if nobody signs.
+        Their names; empty if no client signs.
     """
     # Names have no line breaks.
     names = "\n".join(sites).encode()

@@ -451,7 +451,7 @@ class MaskingClient:
                 f"{plan.threshold} are needed, this site included."
             )
         least = max(state["n_min"], self._min_clients)
-        # Else the server has invented on a graph whom it wants.
+        # Else the server may have invented clients of the graph.
         counts = plan.complete or self._roster is not None
         if counts and len(alive) < least:
             raise SecureAggregationError(

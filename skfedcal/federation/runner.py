@@ -222,7 +222,8 @@ class FederatedRunner(FrozenParams):
         if that is given, added up, and released once). 'permuted': the next
         `cohort_size` clients of a random order; a method of one round then goes
         through all of them once. 'independent': `cohort_size` clients
-        drawn anew. 'poisson': each client with chance ``cohort_size / n_clients``,
+        drawn in each round. 'poisson': each client with probability
+        ``cohort_size / n_clients``,
         the one form of sampling that lowers the noise.
     cohort_size : int, default=None
         Clients per cohort; None is all.
@@ -271,7 +272,7 @@ class FederatedRunner(FrozenParams):
         n_rounds = algorithm.n_rounds if self.n_rounds is None else self.n_rounds
         size = n_clients if self.cohort_size is None else self.cohort_size
         if self.cohort == "permuted" and self.n_rounds is None and n_rounds == 1:
-            n_rounds = ceil(n_clients / size)  # one pass over everybody
+            n_rounds = ceil(n_clients / size)  # one pass over all clients
         schedule = Schedule(self.cohort, n_clients, size, n_rounds)
         if self.secure:
             check_masked_sums(self, schedule)

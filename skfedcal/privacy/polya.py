@@ -235,7 +235,7 @@ def polya_shares(
     spare = streams.given(2 * stream, words)
     flat = look_up(law.counts, spare.uint64(words.size), spare)
     arrivals = flat.reshape(words.shape).sum(axis=1)
-    if streams.entropy.secure:  # nobody can tell whose words these are
+    if streams.entropy.secure:  # words of clients are interchangeable
         _arrive(out, int(arrivals.sum()), law, streams, stream, 0)
         return out
     for client in np.flatnonzero(arrivals):

@@ -314,7 +314,9 @@ def test_another_version_of_the_messages_is_named(make_grid, local_grid):
         reply.content.config_records["message"]["format"] = "skfedcal wire 0"
         return reply
 
-    with pytest.raises(NotEnoughClientsError, match="speaks 'skfedcal wire 0'"):
+    with pytest.raises(
+        NotEnoughClientsError, match="uses the format 'skfedcal wire 0'"
+    ):
         connect(make_grid(tamper=tamper))
 
 

@@ -337,7 +337,7 @@ def audit_estimator(
     class full, no rows) take part in a fit, one at a time, and the integers that they
     send are checked: their norm against the bound, and the bound against the noise. The
     one that shows most is then present in `n_runs` fits and absent in as many; the
-    auditor knows what everybody sends and takes the likelihood ratio over all rounds,
+    auditor knows what all clients send and takes the likelihood ratio over all rounds,
     or, under local privacy, observes the report of the canary. The noise of these fits
     must have the size that is stated and a shape that hides, lie on the lattice, and be
     fresh in every number, round and fit. The fit is repeated with another canary, which
