@@ -284,7 +284,7 @@ SABOTAGES = [
     Sabotage(
         "labels read outside releases",
         lambda broken: (PeekingCalibrator if broken else BlindCalibrator)(eps=1.0),
-        ("nothing outside releases",),
+        ("nothing else released",),
     ),
     Sabotage(
         "noise of another shape",

@@ -40,7 +40,7 @@ AT_THE_DOOR = {
     "lattice",
     "secret noise",
     "clients apart",
-    "nothing outside releases",
+    "nothing else released",
     "ledger",
 }
 OVER_RUNS = {"two worlds", "noise scale", "noise shape", "fresh noise"}

@@ -508,7 +508,7 @@ class _Auditor(Subject):
             found = self._left_behind(canary, keep_empty=True)
             nothing = "who has no rows, which is assumed to be public"
         return AuditCheck(
-            "nothing outside releases",
+            "nothing else released",
             not found,
             f"{', '.join(found[:3])} depend on private rows" if found else nothing,
             "nothing",
