@@ -114,7 +114,7 @@ def test_one_account_holds_one_unit(fed):
     by_row = FedTempCalibrator(
         privacy=CentralDP(1.0, unit="example"), ledger=ledger, random_state=0
     )
-    with pytest.raises(ValueError, match="account per client"):
+    with pytest.raises(ValueError, match="accounts for privacy per client"):
         by_row.fit(fed.clients)
     assert len(ledger) == 1
 
@@ -237,7 +237,9 @@ def test_more_bad_parameters(fed, params, message):
 
 
 def test_what_is_no_privacy_model_is_named(fed):
-    with pytest.raises(TypeError, match=r"privacy=FederatedRunner.*no privacy model"):
+    with pytest.raises(
+        TypeError, match=r"privacy=FederatedRunner.*not a privacy model"
+    ):
         FedTempCalibrator(privacy=FederatedRunner()).fit(fed.clients)
 
 

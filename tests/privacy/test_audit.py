@@ -248,8 +248,8 @@ def test_audit_of_pure_eps_with_a_score_of_ones_own(scale, passed):
     ("options", "message"),
     [
         ({}, "no claim to audit"),
-        ({"mu": -1.0}, "mu=-1.0 is no claim"),
-        ({"eps": math.inf}, "eps=inf is no claim"),
+        ({"mu": -1.0}, "mu=-1.0 is not a valid claim"),
+        ({"eps": math.inf}, "eps=inf is not a valid claim"),
         ({"eps": 1.0, "delta": 1.0}, "delta=1.0"),
         ({"eps": 1.0, "n_runs": 5}, "n_runs=5"),
         ({"eps": 1.0, "alpha": 0.0}, "alpha=0.0"),
