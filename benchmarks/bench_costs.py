@@ -39,7 +39,7 @@ from benchmarks import bench_noise
 from benchmarks.bench_evaluation import million
 from benchmarks.bench_temperature import local_fits
 from skfedcal import ScoreHistogram
-from skfedcal.privacy.accounting import calibrate, compose_epsilon
+from skfedcal.privacy.accounting import calibrate_noise, compose_epsilon
 from skfedcal.privacy.events import GaussianEvent
 from skfedcal.privacy.samplers import GAUSSIAN_SIGMA, LAPLACE_SCALE
 
@@ -82,14 +82,16 @@ ROUNDS, DELTA, EPS = 12, 1e-5, 1.0
 
 def accounts(seconds: float) -> Rows:
     """Epsilon of rounds of Gaussian noise, and the noise that an epsilon needs."""
-    z = calibrate(EPS, DELTA, n_rounds=ROUNDS).noise_multiplier
+    z = calibrate_noise(EPS, DELTA, n_rounds=ROUNDS).noise_multiplier
     spent: dict[str, Callable[[], float]] = {
         OURS: lambda: compose_epsilon([GaussianEvent(1 / z)] * ROUNDS, DELTA)
     }
     # Another budget in each call: ours remembers the last ones.
     budgets = itertools.count(EPS, 1e-9)
     noise: dict[str, Callable[[], float]] = {
-        OURS: lambda: calibrate(next(budgets), DELTA, n_rounds=ROUNDS).noise_multiplier
+        OURS: lambda: (
+            calibrate_noise(next(budgets), DELTA, n_rounds=ROUNDS).noise_multiplier
+        )
     }
     kinds = {"PLD": "pld.PLDAccountant", "RDP": "rdp.RdpAccountant"}
     for name, path in kinds.items():

@@ -1,4 +1,4 @@
-"""Write a file as a whole or not at all, and keep others off it meanwhile."""
+"""Atomic writes of files, and a lock against other processes."""
 
 import errno
 import os
@@ -42,14 +42,17 @@ def as_path(path: Any, what: str = "path") -> Path:
         )
     text = os.fspath(path)
     if not isinstance(text, str) or "\0" in text:
-        raise ValueError(f"{what}={path!r} is no path of a file; pass another text.")
+        raise ValueError(
+            f"{what}={path!r} is not a valid file path; pass a string without null "
+            "characters."
+        )
     return Path(text)
 
 
 def write_whole(
     path: str | os.PathLike[str], write: Callable[[BinaryIO], object]
 ) -> None:
-    """Let `write` fill a draft beside `path`, then rename it.
+    """Let `write` fill a temporary file next to `path`, then rename it.
 
     After a crash or an error the file is the old one or the new one, and on disk.
     """
@@ -74,10 +77,10 @@ def write_whole(
 
 
 @contextmanager
-def held(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold a lock beside `path`; BlockingIOError if another process has it.
+def file_lock(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold a lock file next to `path`; BlockingIOError if another process has it.
 
-    Drafts of `path` that a killed holder has left are removed.
+    Temporary files that a killed process has left are removed.
     """
     path = Path(os.path.realpath(as_path(path)))
     lock = path.with_name(f".{path.name}.lock")
@@ -94,7 +97,7 @@ def held(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name in an error of the disk the file that was meant; its type stays."""
+    """Name the target file in an OSError of the disk; the error type is kept."""
     try:
         yield
     except OSError as error:
@@ -119,7 +122,7 @@ def _open_locked(lock: Path) -> BinaryIO:
             if fcntl is not None:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The last holder may have removed the file between the two lines above: a
-            # lock on a file that has no name keeps nobody off.
+            # lock on a file that has no name excludes no one.
             if os.path.samestat(os.fstat(stream.fileno()), lock.stat()):
                 return stream
         except FileNotFoundError:

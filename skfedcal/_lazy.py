@@ -43,7 +43,7 @@ def attach_moved(
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         warnings.warn(
-            f"{package}.{name} has moved and will be gone in 0.2; use "
+            f"{package}.{name} has moved and will be removed in 0.2; use "
             f"{homes[name]}.{name}.",
             DeprecationWarning,
             stacklevel=2,

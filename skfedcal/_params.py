@@ -9,7 +9,7 @@ import numpy as np
 
 
 def as_number(name: str, value: Any) -> float:
-    """Return a setting as a float; an error names it where it is no number."""
+    """Return a setting as a float, or raise an error that names it."""
     number = _item(value)
     if not isinstance(number, (Real, Decimal)):
         raise TypeError(
@@ -18,7 +18,10 @@ def as_number(name: str, value: Any) -> float:
     try:
         return float(number)
     except (OverflowError, ValueError):  # too large, or a signalling NaN
-        raise ValueError(f"{name} is no number up to 1e308; pass another.") from None
+        raise ValueError(
+            f"{name} cannot be converted to float64 (too large, or NaN); pass a "
+            "finite number."
+        ) from None
 
 
 def check_flag(name: str, value: Any) -> bool:
@@ -62,7 +65,7 @@ class FrozenParams:
         return self
 
     def __repr__(self) -> str:
-        """Return what was set, as scikit-learn shows estimators; defaults go without.
+        """Return the parameters that differ from their defaults, as scikit-learn does.
 
         Of dataclasses with ``repr=False``; others show all fields.
         """

@@ -118,7 +118,7 @@ class RoundCallbacks:
         self._root.call_on_fit_task_begin(estimator=self._estimator)
 
     def round(self, state, record):
-        """Show one round; a true answer of a callback stops the run."""
+        """Report one round to the callbacks; True from one of them stops the run."""
         context = self._root.subcontext(task_name="round")
         context.call_on_fit_task_begin(estimator=self._estimator)
         self._set_state(state, record)
@@ -133,7 +133,7 @@ class RoundCallbacks:
 
 
 class CountsClones:
-    """Count the clones of an estimator, and know which of them this one is.
+    """Count the clones of an estimator, and number each clone.
 
     Searches, cross-validation and ensembles fit one `sklearn.base.clone` for each
     candidate, fold or member. The numbers are attributes, so that they reach worker
@@ -155,7 +155,8 @@ class CountsClones:
 def copy_to_fit(estimator):
     """Clone an estimator to fit the clone in its place.
 
-    The clone counts as the original, and what it holds does: see `CountsClones`.
+    The clone and its nested estimators get the clone numbers of the originals: see
+    `CountsClones`.
     """
     copy = clone(estimator)
     originals = {"": estimator, **estimator.get_params()}
@@ -171,7 +172,7 @@ def copy_to_fit(estimator):
 
 @contextmanager
 def undone_on_error(estimator):
-    """Leave an estimator as it was when its fit is refused or interrupted."""
+    """Restore the attributes of an estimator when its fit fails or is interrupted."""
     before = dict(vars(estimator))
     try:
         yield

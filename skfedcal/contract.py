@@ -1,4 +1,4 @@
-"""What a method must offer: the contract between an algorithm and the runner."""
+"""The contract between an algorithm and the runner: what a method implements."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class BlockSpec:
     kind : {'count', 'real'}
         Whole numbers are summed as they are, reals in fixed point.
     clip : float, default=None
-        Bound on the norm of what one client sends; None sends it unclipped, which is
-        refused when noise is to hide it.
+        Bound on the norm of one client's array (contribution bound). None sends it
+        unclipped, which mechanisms with noise refuse.
     norm : {'l2', 'l1'}, default='l2'
-        Which norm is bounded.
+        Norm that is bounded.
     groups : int, default=1
-        The array is cut along its first axis into this many parts, each clipped by
-        itself; the bound on the whole is then ``clip * sqrt(groups)`` in L2.
+        The array is split along its first axis into this many parts, each clipped
+        separately; the bound on the whole array is then ``clip * sqrt(groups)`` in L2.
     weight : float, default=1.0
         Cost of the noise variance of each number, when noise is divided over blocks.
     """
@@ -93,7 +93,7 @@ def n_classes_field(n_classes: int) -> Field:
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Refuse a parameter outside of the range that a site computes for.
+    """Raise if a parameter is outside the range that a site accepts.
 
     Raises
     ------
@@ -106,10 +106,10 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellRows:
-    """Rows of counts with few entries, as a histogram of one example per client has.
+    """Sparse rows of counts, such as histograms of one example per client.
 
-    A query may return it in place of a dense array: a million clients then cost no
-    more than their examples.
+    A query may return it in place of a dense array: memory then grows with the number
+    of examples, not of cells.
 
     Parameters
     ----------
@@ -152,16 +152,18 @@ Rows = Mapping[str, Array] | Mapping[str, CellRows] | Mapping[str, Array | CellR
 
 @dataclass(frozen=True, slots=True)
 class NoiseLaw:
-    """Law of the noise in each number of a released block.
+    """Distribution of the noise in each number of a released block.
 
     Parameters
     ----------
     kind : {'additive', 'grr', 'subset', 'oue', 'olh', 'rr'}
-        Independent noise is added, or how clients report.
+        'additive' for independent noise; otherwise the frequency oracle with which
+        clients report.
     variance : float
-        Of one number; of a count with a share of ``1 / domain`` where clients report.
+        Variance of one number; where clients report, of a count with frequency
+        ``1 / domain``.
     p, q : float, default=1 and 0
-        Chance that a report names a cell that is, and is not, the client's own.
+        Probability that a report contains the client's own cell, and any other cell.
     n_reports : int, default=0
         Clients that report on this block.
     domain : int, default=0
@@ -209,13 +211,13 @@ class FederatedAlgorithm(Protocol[State]):
     strings: it holds no data, draws no noise and knows no budget. Its state is a frozen
     dataclass of arrays and numbers.
 
-    Further members are optional: ``shares``, one positive number per round, adding
-    up to 1, divides the budget over rounds where all clients take part in all of them;
-    ``n_values(n_classes)`` gives the most numbers of a round where that is not the
-    first; ``forms(n_classes)`` lists the broadcasts that a site accepts, and raises
-    ValueError where the parameters do not fit the number of classes or ask for more
-    work than a site does. See `round_shares`, `values_per_round` and
-    `check_broadcast`.
+    Further members are optional: ``shares``, one positive number per round, adding up
+    to 1, divides the budget over rounds where all clients take part in all of them;
+    ``n_values(n_classes)`` gives the largest number of values of a round, where a later
+    round releases more than the first; ``forms(n_classes)`` lists the broadcasts that a
+    site accepts, and raises ValueError where the parameters do not fit the number of
+    classes or ask for more work than a site does. See `round_shares`,
+    `values_per_round` and `check_broadcast`.
     """
 
     @property
@@ -242,11 +244,11 @@ class FederatedAlgorithm(Protocol[State]):
         """Make the next state from nothing but the (noisy) sums."""
 
     def done(self, state: State) -> bool:
-        """Whether further rounds are useless."""
+        """Whether further rounds are unnecessary."""
 
 
 def round_shares(algorithm: FederatedAlgorithm[Any]) -> tuple[float, ...]:
-    """Share of the budget of each round; empty when all rounds are alike."""
+    """Share of the budget of each round; empty when all rounds get the same."""
     return tuple(getattr(algorithm, "shares", None) or ())
 
 
@@ -260,7 +262,7 @@ def bound_norm(
 
 
 def values_per_round(algorithm: FederatedAlgorithm[Any], n_classes: int) -> int:
-    """Give the most numbers that a round releases."""
+    """Largest number of values that a round releases."""
     n_values = getattr(algorithm, "n_values", None)
     if n_values is not None:
         return int(n_values(n_classes))

@@ -111,7 +111,7 @@ class SecureAggregationError(RuntimeError):
 
 
 class FaultySumError(SecureAggregationError):
-    """A masked sum is beyond what honest sites can send, so that a site is faulty.
+    """A masked sum exceeds the bound on honest answers: at least one site is faulty.
 
     Examples
     --------
@@ -154,7 +154,7 @@ class SiteRefusalError(RuntimeError):
 
 
 class FaultyClientWarning(UserWarning):
-    """Clients were left out of a sum: no answer, a wrong one, or a refusal.
+    """Clients were left out of a sum: no answer, an invalid answer, or a refusal.
 
     Examples
     --------
@@ -197,7 +197,7 @@ class PrivacyWarning(UserWarning):
 
 
 class SimulatedPrivacyWarning(PrivacyWarning):
-    """Noise came from a seed: the numbers are those of the mechanism, not a secret.
+    """The noise came from a seed: the fit is a simulation and not private.
 
     Examples
     --------
@@ -254,7 +254,7 @@ class LogitsWarning(UserWarning):
 
 
 class CalibrationWarning(UserWarning):
-    """A calibration map was fitted but should be looked at before use.
+    """A calibration map was fitted but should be inspected before use.
 
     Examples
     --------

@@ -360,7 +360,7 @@ def lattice(cal, n_classes, n_clients):
     """Algorithm, first broadcast and codec of a private fit, as `fit` builds them."""
     from skfedcal.contract import bound_norm
     from skfedcal.methods.base import FitSetting
-    from skfedcal.privacy import PrivacyLedger, calibrate
+    from skfedcal.privacy import PrivacyLedger, calibrate_noise
     from skfedcal.privacy.entropy import SeededEntropy
 
     setting = FitSetting(n_classes, True, "client", False)
@@ -377,7 +377,7 @@ def lattice(cal, n_classes, n_clients):
     if bound_norm(algorithm, n_classes) == "l1":
         mechanism = LatticeLaplace(PureBudget(1.0, algorithm.n_rounds), **account)
     else:
-        plan = calibrate(1.0, 1e-5, n_rounds=algorithm.n_rounds)
+        plan = calibrate_noise(1.0, 1e-5, n_rounds=algorithm.n_rounds)
         mechanism = LatticeGaussian(plan, split=cal._noise_split(), **account)
     return algorithm, broadcast, mechanism.codec(spec)
 

@@ -11,13 +11,13 @@ pytestmark = pytest.mark.skipif(_files.fcntl is None, reason="locks need fcntl")
 
 def test_a_second_holder_is_refused_and_nothing_is_left(tmp_path):
     with (
-        _files.held(tmp_path / "x"),
+        _files.file_lock(tmp_path / "x"),
         pytest.raises(BlockingIOError),
-        _files.held(tmp_path / "x"),
+        _files.file_lock(tmp_path / "x"),
     ):
         pytest.fail("two holders")
     assert not any(tmp_path.iterdir())
-    with _files.held(tmp_path / "x"):
+    with _files.file_lock(tmp_path / "x"):
         assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -34,9 +34,9 @@ def test_a_lock_on_a_file_that_was_removed_is_not_enough(tmp_path, monkeypatch):
 
     monkeypatch.setattr(_files.fcntl, "flock", removed_first)
     with (
-        _files.held(tmp_path / "x"),
+        _files.file_lock(tmp_path / "x"),
         pytest.raises(BlockingIOError),
-        _files.held(tmp_path / "x"),
+        _files.file_lock(tmp_path / "x"),
     ):
         pytest.fail("two holders")
     assert len(calls) == 3
@@ -60,7 +60,7 @@ def test_an_error_of_the_disk_names_the_file_that_was_meant(tmp_path):
     text = "Cannot write the file: No such file or directory.*nowhere/x'"
     with pytest.raises(FileNotFoundError, match=text):
         _files.write_whole(missing, lambda stream: None)
-    with pytest.raises(FileNotFoundError, match=text), _files.held(missing):
+    with pytest.raises(FileNotFoundError, match=text), _files.file_lock(missing):
         pytest.fail("held")
 
 

@@ -1,4 +1,4 @@
-"""Rounds over clients, on any engine."""
+"""Federated rounds over clients, in one process or over a network."""
 
 from typing import TYPE_CHECKING
 

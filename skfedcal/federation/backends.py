@@ -1,6 +1,6 @@
-"""Engines that ask a cohort of clients and add integers, and the choice of one.
+"""Engines that ask a cohort of clients and sum their integers, and their choice.
 
-- Engines: they can ask a cohort of clients and add integers, and know nothing else.
+- Engines: they ask a cohort of clients and sum integers, nothing else.
 - Which engine a runner uses for the clients at hand.
 """
 
@@ -28,7 +28,7 @@ Positions = NDArray[np.int64]
 
 
 class Backend(Protocol):
-    """Where clients live.
+    """Interface of an engine, which reaches clients and sums their answers.
 
     An engine that reaches clients by messages sends the request to each of them, lets
     each call `respond` on its own rows, and adds up the replies. Integer sums make all
@@ -125,7 +125,7 @@ class Joblib:
 
         request.check_clients(len(cohort))
         if not isinstance(self.n_jobs, Integral | None) or self.n_jobs == 0:
-            raise ValueError(f"n_jobs={self.n_jobs!r}: pass a whole number but 0.")
+            raise ValueError(f"n_jobs={self.n_jobs!r}: pass a non-zero integer.")
         n_parts = max(1, min(len(cohort), effective_n_jobs(self.n_jobs)))
         parts = np.array_split(cohort, n_parts)
         backend = "threading" if self.prefer == "threads" else "loky"
@@ -140,7 +140,7 @@ class Joblib:
 
 
 def check_engine(engine: Any, name: str) -> None:
-    """Raise for what has no clients."""
+    """Raise TypeError unless `engine` is a transport or a backend."""
     if isinstance(engine, type) or not hasattr(engine, "ids"):
         raise TypeError(
             f"{name}={engine!r} is of type {type(engine).__name__}; pass a transport "

@@ -1,4 +1,4 @@
-"""A run on disk after each release, so that a killed fit can go on."""
+"""Checkpoints: a run is saved after each release, so that a killed fit can resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORMAT = "skfedcal-checkpoint-2"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where a run stands.
+    """State of a run after a round.
 
     `state` holds the fields of the algorithm's state, `records` those of the history.
     """
@@ -101,8 +101,8 @@ def load(path: str | os.PathLike[str], digest: str) -> Checkpoint:
     if header.get("content") != content_hash(header, arrays):
         raise CheckpointError(
             f"{path} was edited or damaged: its content does not match its hash. Put "
-            "the file back as it was written, or delete it to start anew, which is "
-            "paid again."
+            "the file back as it was written, or delete it to start again, which is "
+            "debited again."
         )
     if header["fingerprint"] != digest:
         raise CheckpointError(
@@ -148,8 +148,8 @@ def restore_state(template: Any, saved: Mapping[str, Any]) -> Any:
     if missing := sorted(expected.keys() - saved.keys()):
         raise CheckpointError(
             f"The checkpoint has no {missing}: it was written by another version of "
-            "skfedcal. Use that version, or delete the file to start anew, which is "
-            "paid again."
+            "skfedcal. Use that version, or delete the file to start again, which is "
+            "debited again."
         )
     for name, value in expected.items():
         array = saved[name]

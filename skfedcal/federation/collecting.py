@@ -14,7 +14,7 @@ from functools import cached_property
 from math import nan
 from typing import TYPE_CHECKING, Any, Literal
 
-from skfedcal._files import held
+from skfedcal._files import file_lock
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import (
     Arrays,
@@ -28,7 +28,7 @@ from skfedcal.federation import checkpoint
 from skfedcal.federation.backends import Backend, engine_of
 from skfedcal.federation.endpoint import PartialSum, Request
 from skfedcal.federation.run import RoundHistory, RoundRecord, Run
-from skfedcal.federation.runner import FederatedRunner, Schedule, sure_answers
+from skfedcal.federation.runner import FederatedRunner, Schedule, min_guaranteed_clients
 from skfedcal.federation.words import request_words
 from skfedcal.privacy.codec import Codec
 from skfedcal.privacy.entropy import Entropy, OSEntropy, Stream
@@ -54,7 +54,7 @@ class Collected:
     history : RoundHistory
         One record for each round, with the sums that were released.
     report : PrivacyReport
-        What is guaranteed, and what was paid for it.
+        The guarantee, and the debits that paid for it.
     n_clients : int
         Clients that could be asked.
 
@@ -102,7 +102,7 @@ def collect(
        engine adds up the integers.
     4. Release. The mechanism adds the noise, unless clients did, and the server updates
        its state from the released sum and nothing else.
-    5. Report. What is guaranteed, and what has to be true for it.
+    5. Report. The guarantee and its assumptions.
 
     Parameters
     ----------
@@ -124,12 +124,12 @@ def collect(
         Whether noise is divided over blocks so that its total variance is least, or is
         the same for every number.
     assumptions : tuple of str, default=()
-        What has to be true beyond what the mechanism says, for the report.
+        Further assumptions of the guarantee, for the report.
     clone_number : int, default=0
-        Which `sklearn.base.clone` of an estimator asks; 0 is none. Searches and
-        cross-validation fit one for each candidate and fold: clones are refused a
-        checkpoint, which all would share, and the second one is warned that no ledger
-        adds up what they spend.
+        Number of the `sklearn.base.clone` of the estimator; 0 if it is not a clone.
+        Searches and cross-validation fit one for each candidate and fold: clones are
+        refused a checkpoint, which all would share, and the second one is warned that
+        no ledger adds up what they spend.
     on_start : callable, default=None
         Called with the number of rounds before anything is paid.
     on_round : callable, default=None
@@ -164,8 +164,8 @@ def collect(
         raise ValueError(
             "A runner with a checkpoint cannot be used in a search or a "
             "cross-validation, nor by any other clone of an estimator: every fold "
-            "would go on with the first one. Leave checkpoint out, or fit an estimator "
-            "that is no clone."
+            "would resume the run of the first one. Leave checkpoint out, or fit an "
+            "estimator that is not a clone."
         )
     schedule = runner.schedule(algorithm, len(clients))
     if algorithm.n_rounds != schedule.n_rounds:
@@ -200,7 +200,7 @@ def _check_arguments(
     label: Any,
     split: Any,
 ) -> None:
-    """Refuse what is not of the kind that is expected, before anything happens."""
+    """Check the types of all arguments before anything else."""
     for name, value, member, wanted in (
         ("algorithm", algorithm, "query", "a FederatedAlgorithm"),
         ("clients", clients, "n_classes", "a FederatedDataset or remote clients"),
@@ -259,7 +259,9 @@ def run_rounds(
     if n_classes is None:
         n_classes = getattr(clients, "n_classes", None)
         if n_classes is None:
-            raise ValueError("Pass n_classes: an engine does not know it.")
+            raise ValueError(
+                "Pass n_classes: an engine does not know the number of classes."
+            )
     if schedule is None:
         schedule = runner.schedule(algorithm, len(engine.ids()))
     n_rows = getattr(clients, "n_rows", 0) if mechanism.unit == "example" else 0
@@ -269,7 +271,7 @@ def run_rounds(
     if runner.checkpoint is None:
         return rounds.run(on_round)
     try:
-        with held(runner.checkpoint):
+        with file_lock(runner.checkpoint):
             return rounds.run(on_round)
     except BlockingIOError as error:
         raise CheckpointError(
@@ -302,7 +304,7 @@ class _Rounds:
             if run.finished:
                 break
             state, record = self._round(index, run)
-            # Kept before anybody is shown it: a release that was seen is never redrawn.
+            # Saved before it is shown: a release that was seen is never drawn again.
             run.keep(state, record, algorithm.done(state))
             if on_round is not None and on_round(state, record):
                 break
@@ -318,8 +320,8 @@ class _Rounds:
             # answers, and one is paid.
             raise ValueError(
                 "A checkpoint cannot be used where clients draw the noise "
-                "(mode='faithful'): a round that is taken up again would be answered "
-                "twice. Leave checkpoint out."
+                "(mode='faithful'): clients would answer a resumed round twice. "
+                "Leave checkpoint out."
             )
 
     def _fingerprint(self) -> str:
@@ -343,7 +345,7 @@ class _Rounds:
                 rounds_done=run.n_done,
                 n_participations=self.schedule.n_participations,
                 sampling_rate=self.schedule.sampling_rate,
-                n_per_round=sure_answers(self.runner, self.schedule),
+                n_per_round=min_guaranteed_clients(self.runner, self.schedule),
             )
         except Exception:
             run.forget()
@@ -408,7 +410,7 @@ class _Rounds:
 
     @cached_property
     def _promise(self) -> PrivacyReport:
-        """What is guaranteed, and whether it is simulated."""
+        """The guarantee, and whether it is simulated."""
         return self.mechanism.report()
 
     def _check_answers(self, n_clients: int, index: int) -> None:
@@ -425,16 +427,18 @@ def _warn_about_use(
 ) -> None:
     if n_units < 2:
         warnings.warn(
-            "eps is set but there is only one client: its data are hidden as a whole, "
-            "so that only noise is left. Pass client_ids or a list of clients.",
+            "eps is set but there is only one client: all of its data are one unit "
+            "of privacy, so the result would be only noise. Pass client_ids or a "
+            "list of clients.",
             PrivacyWarning,
             stacklevel=5,
         )
     if ledger is None and clone_number > 1:
         warnings.warn(
-            "Each candidate and fold of a search on private data spends eps again, and "
-            f"nobody adds it up (this is clone number {clone_number} of an estimator). "
-            "Pass ledger=PrivacyLedger(...) to count it, or search on public data.",
+            "Each candidate and fold of a search on private data spends eps again, "
+            f"and no ledger adds it up (this is clone number {clone_number} of an "
+            "estimator). Pass ledger=PrivacyLedger(...) to count it, or search on "
+            "public data.",
             PrivacyWarning,
             stacklevel=5,
         )

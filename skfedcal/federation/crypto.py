@@ -41,7 +41,7 @@ SIGNATURE_BYTES = 64
 # A key encrypts one message, so that its nonce need not vary.
 _NONCE = bytes(12)
 _SHA = hashes.SHA256()
-# Of nobody: keys of others are tried with it.
+# Belongs to no client: keys of others are checked with it.
 _PROBE = X25519PrivateKey.generate()
 
 Shapes = Mapping[str, tuple[tuple[int, ...], int]]
@@ -64,7 +64,7 @@ def agree(own: X25519PrivateKey, other: bytes) -> bytes:
     Raises
     ------
     SecureAggregationError
-        If the other's key is no public key, or one that makes the secret known.
+        If the other key is not a valid public key, or makes the secret predictable.
     """
     try:
         return own.exchange(X25519PublicKey.from_public_bytes(other))
@@ -75,7 +75,7 @@ def agree(own: X25519PrivateKey, other: bytes) -> bytes:
 
 
 def is_public(key: bytes) -> bool:
-    """Whether a key is one that others can agree with."""
+    """Whether a key is valid for key agreement."""
     try:
         return bool(agree(_PROBE, key))
     except SecureAggregationError:
@@ -83,13 +83,13 @@ def is_public(key: bytes) -> bool:
 
 
 def derive(secret: bytes, purpose: bytes, n_keys: int = 1) -> bytes:
-    """Key, or several behind each other, for one purpose from a secret."""
+    """Derive a key, or several concatenated keys, for one purpose from a secret."""
     size = n_keys * KEY_BYTES
     return HKDF(algorithm=_SHA, length=size, salt=None, info=purpose).derive(secret)
 
 
 def seal(key: bytes, message: bytes, about: bytes) -> bytes:
-    """Encrypt a message so that a changed one is noticed; once per key."""
+    """Encrypt and authenticate a message; once per key."""
     return ChaCha20Poly1305(key).encrypt(_NONCE, message, about)
 
 
@@ -99,14 +99,14 @@ def unseal(key: bytes, sealed: bytes, about: bytes, sender: str = "a client") ->
     Raises
     ------
     SecureAggregationError
-        If it was changed, or sealed for somebody or something else.
+        If it was modified, or sealed for another receiver or purpose.
     """
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, about)
     except InvalidTag as error:
         raise SecureAggregationError(
-            f"The sealed share of {sender} was changed on its way, or is of another "
-            "round or request."
+            f"The sealed share of {sender} was modified in transit, or belongs to "
+            "another round or request."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""A scripted dishonest server: what it can learn from a site that it may ask anything.
+"""A scripted dishonest server: what it can learn from a site by any requests.
 
 Every attack speaks to copies of one site through `Site.handle` only. Most of them
 compare two worlds: the rows of the site, and a copy in which something differs. All
@@ -52,7 +52,7 @@ _RANDOM = (bytes, bytearray)
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """All that is observable of one reply, but the content of agreed arrays.
+    """All that is observable of one reply, except the content of agreed arrays.
 
     Parameters
     ----------
@@ -242,7 +242,7 @@ class SiteCopies:
 
 
 def site_schema(rows: SiteRows, policy: SitePolicy) -> Schema:
-    """What a server may know of the rows: classes, columns, and what they are."""
+    """What is public of the rows: classes, columns, and their kind."""
     labels = rows.labels
     width = rows.scores.shape[1]
     if policy.classes is not None:
@@ -279,7 +279,7 @@ def _unknown_label(known: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Rows of a site, and the question that tells them from its own."""
+    """Rows of another world, and the property in which they differ."""
 
     question: str
     rows: SiteRows
@@ -1946,7 +1946,7 @@ def _handle_with_limits(
 _BENT: tuple[tuple[str, str, Bend], ...] = (
     (
         "an honest request",
-        "send what an honest server sends, and watch who refuses",
+        "send what an honest server sends, and compare the refusals",
         bent_not_at_all,
     ),
     (

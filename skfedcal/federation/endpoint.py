@@ -36,42 +36,42 @@ _CHUNK_SPARSE = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One question to every client of a cohort.
+    """Request that is sent to every client of a cohort.
 
     Parameters
     ----------
     algorithm : FederatedAlgorithm
-        Whose `query` is asked.
+        Algorithm whose `query` the clients compute.
     broadcast : mapping of str to ndarray
-        What the server tells the clients.
+        Arrays that the server sends to all clients.
     codec : Codec
-        How answers are clipped and written.
+        How answers are clipped and encoded.
     unit : {'client', 'example'}
         Whether a client's rows are bounded together or one by one.
     randomizer : Randomizer, default=None
-        What clients do to their encoded answers; None sends them as they are.
+        Randomisation of the encoded answers; None sends them unchanged.
     entropy : Entropy, default=None
         Seeded words of simulated clients; None: a site uses its operating system's.
     n_min : int, default=0
-        Least number of clients in a sum that may be opened. Shares of noise are sized
-        for it: a smaller sum would show more than was paid for.
+        Least number of clients in a sum that may be opened. Noise shares are calibrated
+        to it: a smaller sum would have less noise than was accounted for.
     round_index : int, default=0
         Number of the round.
     n_clients : int, default=0
-        Most clients of a sum; 0: the engine knows.
+        Largest number of clients of a sum; 0 if only the engine knows it.
     n_units : int, default=0
         Clients, or rows, of all clients together as far as the server knows; 0: it
         does not. It stays with the server.
     reading : Reading, default=None
         What the rows of sites mean; None where they are ready for the algorithm.
     claim : PrivacyEvent, default=None
-        What the whole run costs, by the word of the server.
+        Privacy event of the whole run, as the server claims it.
     run : str, default=''
-        Name of the run, the same when it is taken up again.
+        Name of the run, the same when it is resumed.
     max_colluders : int, default=0
-        Clients of a sum that may tell the server what they know.
+        Clients of a sum that may collude with the server.
     simulated : bool, default=False
-        Whether the server draws its noise from a seed, so that nothing is protected.
+        Whether the server draws its noise from a seed, so that no client is protected.
 
     Examples
     --------
@@ -130,10 +130,10 @@ class Request:
         """
         if n_clients < self.n_min:
             raise NotEnoughClientsError(
-                f"A sum over {n_clients} clients may not be opened: the noise is made "
-                f"of {self.n_min} shares. Nothing of this round was released. Pass "
-                "DistributedDP(n_min=...) for the smallest sum, which allows for "
-                "clients that drop out."
+                f"A sum over {n_clients} clients may not be opened: its noise needs "
+                f"{self.n_min} shares. Nothing of this round was released. Pass "
+                "DistributedDP(n_min=...) with the size of the smallest sum, to "
+                "allow for dropout."
             )
 
 
@@ -142,7 +142,7 @@ class PartialSum:
     """Integer sum of the encoded answers of some clients; sums of sums are sums.
 
     `n_units` counts what was bounded one by one: clients, or their rows. `seconds` is
-    the time that clients computed; only a simulation measures it, as it tells of a
+    the time that clients computed; only a simulation measures it, as it depends on a
     client's rows. `faults` says, by name, why clients were left out.
 
     Examples
@@ -189,15 +189,16 @@ def respond(
     Parameters
     ----------
     request : Request
-        The question.
+        The request.
     clients : FederatedDataset
         One client at a site, or many in a simulation.
     positions : ndarray of int, default=None
-        Places of the clients among all of them; needed where clients draw seeded words.
+        Positions of the clients among all clients; needed where clients draw seeded
+        words.
     on_failure : callable, default=None
-        ``on_failure(error, n_units)`` is told of units that cannot be computed, and
-        these send zeros; None raises the error. For sites: what others see must not
-        depend on whether rows can be computed with.
+        ``on_failure(error, n_units)`` is called for units whose answer cannot be
+        computed, and these send zeros; None raises the error. For sites: what others
+        see must not depend on whether the computation fails.
 
     Examples
     --------

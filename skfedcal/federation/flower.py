@@ -1,7 +1,7 @@
 """The one adapter to Flower: its grid as a transport, and a site as its client app.
 
-Flower carries messages and no more. Nothing else of the library imports it, and of it
-only the message API, `ClientApp` and `Grid` are used, which change least.
+Flower only carries messages. No other module of the library imports it, and of it only
+the message API, `ClientApp` and `Grid` are used, which change least.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skfedcal.exceptions import NotEnoughClientsError
-from skfedcal.federation.messages import Letter, Message, Reply, told
+from skfedcal.federation.messages import Letter, Message, Reply, format_faults
 from skfedcal.federation.site import Load, site_from_config
 from skfedcal.federation.wire import FORMAT
 
@@ -38,9 +38,9 @@ _log = logging.getLogger("skfedcal.site")
 class FlowerTransport:
     """Transport to the nodes of a Flower run.
 
-    A node says who it is when it is greeted: names of sites come from their own
-    configuration, as Flower numbers its nodes at random. The constructor waits for
-    the sites.
+    A node replies to a hello message with its name: names of sites come from their own
+    configuration, as Flower numbers its nodes at random. The constructor waits for the
+    sites.
 
     Parameters
     ----------
@@ -50,19 +50,20 @@ class FlowerTransport:
         Least number of sites to start with.
     sites : sequence of str, default=None
         Names of the sites that are expected: all of them are waited for, and no others
-        take part. None takes whoever is there once `min_nodes` are.
+        take part. None takes all sites that are connected once there are `min_nodes`.
     timeout : float, default=120.0
         Seconds that an exchange may take. A site that has not answered by then is left
         out of the sum.
     wait : float, default=120.0
         Seconds to wait for sites at the start.
     poll : float, default=0.2
-        Seconds between looks for replies.
+        Seconds between polls for replies.
 
     Raises
     ------
     NotEnoughClientsError
-        If fewer than `min_nodes` sites are there after `wait`; it says who is missing.
+        If fewer than `min_nodes` sites are connected after `wait`; it names the missing
+        ones.
 
     Examples
     --------
@@ -88,7 +89,7 @@ class FlowerTransport:
         self._expected = None if sites is None else sorted(sites)
         if sites is not None and len(sites) < min_nodes:
             raise ValueError(
-                f"min_nodes={min_nodes}, but sites names {len(sites)} of them."
+                f"min_nodes={min_nodes}, but `sites` has {len(sites)} names."
             )
         self._nodes: dict[str, int] = {}
         # Nodes that said no, and will not be asked again.
@@ -131,14 +132,14 @@ class FlowerTransport:
 
     def _missing(self, min_nodes: int, wait: float, silent: Mapping[int, str]) -> str:
         text = (
-            f"{len(self._nodes)} of at least {min_nodes} sites were there after "
+            f"{len(self._nodes)} of at least {min_nodes} sites were connected after "
             f"{wait:g} s: {sorted(self._nodes)}."
         )
         if self._expected is not None:
             text += f" Missing: {sorted(set(self._expected) - set(self._nodes))}."
         nodes = {**silent, **self._refused}
         faults: dict[Hashable, str] = {f"node {n}": nodes[n] for n in nodes}
-        return f"{text}{told(faults)} Nothing was asked of anybody."
+        return f"{text}{format_faults(faults)} No request was sent."
 
     def _strangers(self) -> list[int]:
         known = {*self._nodes.values(), *self._refused}
@@ -156,7 +157,7 @@ class FlowerTransport:
     def _greet(
         self, nodes: Sequence[int], timeout: float, online: Iterable[int] | None = None
     ) -> dict[int, str]:
-        """Ask nodes who they are; give those that did not say."""
+        """Ask nodes for their names; return those that did not reply."""
         letters: dict[int, Letter] = {node: ({}, {}) for node in nodes}
         found = self._exchange(f"query.{_NAME}", "hello", letters, timeout)
         silent: dict[int, str] = {}
@@ -172,8 +173,8 @@ class FlowerTransport:
             known = self._nodes.get(name)
             if known is not None and (online is None or known in online):
                 raise ValueError(
-                    f"Nodes {known} and {node} both say that they are {name!r}. Give "
-                    "each site a client-id of its own."
+                    f"Nodes {known} and {node} both have the name {name!r}. Give each "
+                    "site its own client-id."
                 )
             self._nodes[name] = node
         return silent
@@ -216,7 +217,7 @@ class FlowerTransport:
 
 
 def make_client_app(load: Load | None = None) -> ClientApp:
-    """Client app that answers as the configuration of its node allows.
+    """Client app that answers requests as the configuration of its node allows.
 
     Parameters
     ----------
@@ -308,11 +309,11 @@ def _read_reply(reply: Any, node: int, token: str) -> Reply | str:
         what = "did not answer" if reply.error.code in _GONE else "failed"
         return f"{what}: {reason}"
     if reply.metadata.src_node_id != node:
-        return "was answered for by another node"
+        return "was answered by another node"
     try:
         message, arrays = unpack(reply.content)
     except Exception as error:  # bytes of others fail in many ways
-        return f"sent what cannot be read ({type(error).__name__})"
+        return f"sent a reply that cannot be read ({type(error).__name__})"
     if message.pop("token", None) != token:
         return "answered another message"
     if "refused" in message:
@@ -321,7 +322,7 @@ def _read_reply(reply: Any, node: int, token: str) -> Reply | str:
 
 
 def _introduction(message: Message, expected: Sequence[str] | None) -> tuple[str, str]:
-    """Name that a node gave, and what is wrong with it."""
+    """Name that a node sent, and the fault of it."""
     name = str(message.get("name", ""))
     if "refused" in message:
         return name, f"refused: {message['refused']}"
@@ -329,11 +330,11 @@ def _introduction(message: Message, expected: Sequence[str] | None) -> tuple[str
         return name, "gave no name"
     if message.get("format") != FORMAT:
         return name, (
-            f"({name!r}) speaks {str(message.get('format'))[:50]!r}, this server "
-            f"{FORMAT!r}. Install the same version of skfedcal"
+            f"({name!r}) uses the format {str(message.get('format'))[:50]!r}, this "
+            f"server {FORMAT!r}. Install the same version of skfedcal"
         )
     if expected is not None and name not in expected:
-        return name, f"says that it is {name!r}, which is not among the sites"
+        return name, f"has the name {name!r}, which is not among the expected sites"
     return name, ""
 
 

@@ -1,4 +1,4 @@
-"""Who masks with whom in a round, and the secret sharing that opens the sum.
+"""Pairs of clients that mask in a round, and the secret sharing that opens the sum.
 
 - Secret sharing: any `threshold` shares give the secret, fewer give nothing.
 
@@ -6,12 +6,13 @@
   AES works, so that numpy computes all bytes of all shares at once. A secret has at
   most 255 shareholders.
 
-- Who masks with whom in a round, and how many of them open the sum.
+- Neighbours of each client in a round, and the number of clients that open the sum.
 
   Every client adds a mask with each of its neighbours, which cancels in the sum. With
   few clients all are neighbours; with many each has `degree` of them on a ring (Bell et
   al., 2020), so that its work does not grow with the number of clients. The order of
-  the ring is a hash of the keys of all clients of the round: nobody chooses it alone.
+  the ring is a hash of the keys of all clients of the round, so that no single party
+  chooses it.
 
   What is proved of a round is in the deployment guide; the conditions on the numbers
   are those of `bears`.
@@ -217,7 +218,7 @@ class MaskPlan:
             )
         if self.n_clients < SMALLEST_COHORT:
             raise SecureAggregationError(
-                f"A masked sum of {self.n_clients} clients hides nobody; at least "
+                f"A masked sum of {self.n_clients} clients hides no client; at least "
                 f"{SMALLEST_COHORT} are needed."
             )
         if not self.complete and (
@@ -230,8 +231,8 @@ class MaskPlan:
         # neighbours and the other half its own mask, which together are its answer.
         if not holders < 2 * self.threshold <= 2 * holders or holders > MAX_SHARES:
             raise SecureAggregationError(
-                f"A threshold of {self.threshold} among {holders} holders of shares is "
-                "not safe: more than half of them must be needed, and 255 are the most."
+                f"A threshold of {self.threshold} among {holders} holders of shares "
+                "is not safe: it must be more than half of them, and at most 255."
             )
         self._check_quorum()
         object.__setattr__(self, "context", _context(self))
@@ -250,8 +251,9 @@ class MaskPlan:
             raise SecureAggregationError(
                 f"{self.quorum} signatures of {self.signers} signers are not safe for "
                 f"a round of {self.n_clients} clients with {self.degree} neighbours "
-                "each: more than half of the signers must be needed, 255 are the "
-                "most, and where all are neighbours both numbers are 0."
+                "each: the quorum must be more than half of the signers, there may "
+                "be at most 255 signers, and both numbers must be 0 where all "
+                "clients are neighbours."
             )
 
     @property
@@ -265,7 +267,7 @@ class MaskPlan:
         return self.threshold if self.complete else self.quorum
 
     def check_number(self, client: int) -> None:
-        """Refuse a number that no client of the round has."""
+        """Raise for a number that is not a client of the round."""
         if not 0 <= client < self.n_clients:
             raise SecureAggregationError(f"There is no client number {client}.")
 
@@ -293,14 +295,14 @@ class MaskPlan:
         return _ring(self.coin, self.n_clients)
 
     def bears(self, colluders: int) -> bool:
-        """Whether a dishonest server with so many colluders learns one sum only.
+        """Whether a dishonest server with this many colluders learns only one sum.
 
         Up to a chance of ``2**-76`` over the coin. With ``c(S)`` colluders in a set
-        `S`: ``2 threshold > |S| + c(S)`` for the holders `S` of every honest client
-        (nobody's two secrets are opened); ``threshold > degree / 2 + 1 + c(S)`` for the
-        ``degree / 2`` clients `S` on either side of one (the ring is not cut by clients
-        that the server calls dead); and ``2 quorum > |S| + c(S)`` for the signers `S`
-        (no two lists are signed).
+        `S`: ``2 threshold > |S| + c(S)`` for the holders `S` of every honest client (no
+        client's two secrets are both opened); ``threshold > degree / 2 + 1 + c(S)`` for
+        the ``degree / 2`` clients `S` on either side of one (the ring is not cut by
+        clients that the server calls dead); and ``2 quorum > |S| + c(S)`` for the
+        signers `S` (no two lists are signed).
         """
         if self.complete:
             return 2 * self.threshold > self.n_clients + colluders
@@ -329,14 +331,14 @@ class MaskPlan:
         coin: bytes = b"",
         shared: bytes = b"",
     ) -> MaskPlan:
-        """Terms that a server announced, of a request with the hash `about`.
+        """Read the terms that a server announced, of a request with the hash `about`.
 
         `coin` and `shared` are not taken from the message: a client checks them first.
 
         Raises
         ------
         SecureAggregationError
-            If they are none.
+            If they are not valid terms.
         """
         for name, kind in _TERMS.items():
             value: Any = message.get(name)
@@ -381,15 +383,14 @@ def plan_masks(
         For rounds in which all are neighbours; None is two thirds of the clients, or
         what `max_colluders` need.
     dropout, colluders : float, default=0.1
-        Shares of the clients that may drop out, and that may tell the server what they
-        know; they decide the degree of a graph.
+        Shares of the clients that may drop out, and that may collude with the server;
+        they determine the degree of a graph.
     max_colluders : int, default=0
-        The latter as a number: who gives shares to both sides does not help to open a
-        client's two masks.
+        Number of colluders that must not help to open both masks of a client.
     active : bool, default=False
-        Whether a graph must bear a server that does not follow the protocol, as sites
-        with a roster demand: it has about three times as many neighbours. Rounds in
-        which all are neighbours always bear one.
+        Whether a graph must tolerate a server that does not follow the protocol, as
+        sites with a roster demand: it has about three times as many neighbours. Rounds
+        in which all are neighbours always tolerate one.
     """
     complete = n_clients <= COMPLETE or (
         threshold is not None and n_clients <= MAX_SHARES
@@ -405,13 +406,14 @@ def plan_masks(
         if not apart <= chosen <= n_clients:
             raise SecureAggregationError(
                 f"A threshold of {chosen} of {n_clients} clients is not safe with "
-                f"{max_colluders} colluders: {apart} are needed at least."
+                f"{max_colluders} colluders: at least {apart} are needed."
             )
         return MaskPlan(run, round_index, n_clients, n_clients - 1, chosen)
     if threshold is not None:
         raise ValueError(
-            f"threshold={threshold} counts all clients; with {n_clients} of them, each "
-            "masks with a part of the others. Leave it out."
+            f"threshold={threshold} applies where all clients mask with each other; "
+            f"of {n_clients} clients each masks with some of the others. Leave "
+            "threshold out."
         )
     if sizes is not None:
         return MaskPlan(run, round_index, n_clients, *sizes)
@@ -449,8 +451,8 @@ def graph_size(n_clients: int, dropout: float, colluders: float) -> tuple[int, i
 def _no_graph(n_clients: int, dropout: float, colluders: float) -> str:
     bad, gone = ceil(colluders * n_clients), ceil(dropout * n_clients)
     return (
-        f"No graph of {n_clients} clients bears that {gone} drop out and {bad} "
-        "collude: pass smaller shares."
+        f"No graph of {n_clients} clients tolerates {gone} dropouts and {bad} "
+        "colluders: pass a smaller dropout or colluders."
     )
 
 
@@ -580,7 +582,7 @@ def public_coin(
     hashes : bytes
         `key_hash` of each of them, in order.
     sites : sequence of str
-        Their names; empty if nobody signs.
+        Their names; empty if no client signs.
     """
     # Names have no line breaks.
     names = "\n".join(sites).encode()

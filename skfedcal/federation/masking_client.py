@@ -6,9 +6,9 @@ the sum. Shares of its secrets at the neighbours let the server take off the own
 of clients that answered and the pair masks of clients that did not: never both of one
 client.
 
-A client with a roster does not believe the server who answered: it gives shares for a
-list of survivors that enough other sites signed (section 6 there). It signs one list
-for each round.
+A client with a roster does not trust the server's list of survivors: it gives shares
+for a list of survivors that enough other sites signed (section 6 there). It signs one
+list for each round.
 
 Every field of a message is read once, by the functions at the end of this file; what
 a refusal says depends on the messages of the server and on public facts only.
@@ -65,8 +65,8 @@ class MaskingClient:
     min_clients : int, default=2
         Least number of clients whose sum this site takes part in.
     max_colluders : int, default=0
-        Clients of a round that may tell the server what they know. On a graph a site
-        with a roster allows for a tenth of the clients at least.
+        Clients of a round that may collude with the server. On a graph a site with a
+        roster allows for a tenth of the clients at least.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class MaskingClient:
         self._check_new(plan)
         if plan.n_clients < self._min_clients:
             raise SecureAggregationError(
-                f"The sum would be over {plan.n_clients} clients; this site takes part "
-                f"from {self._min_clients} on."
+                f"The sum would be over {plan.n_clients} clients; this site requires "
+                f"at least {self._min_clients}."
             )
         if self._roster is not None:
             self._check_bears(plan)
@@ -170,16 +170,16 @@ class MaskingClient:
         """Masked words of this client; `answer` computes them.
 
         `n_min` is the least number of clients of a sum in which the answer may be. The
-        client sees to it where all are neighbours or where it holds a roster; else, on
-        a graph, it has the server's word.
+        client enforces it where all are neighbours or where it holds a roster; else, on
+        a graph, it relies on the server.
 
         Nothing that depends on the message fails after `answer` was called.
         """
         with self._stage(message, ("shares",), "masked") as (plan, me):
             if plan.n_clients < n_min:
                 raise SecureAggregationError(
-                    f"The answer may be in sums of {n_min} clients or more; this one "
-                    f"is of {plan.n_clients}."
+                    f"The answer may only be in sums of at least {n_min} clients; "
+                    f"this one has {plan.n_clients}."
                 )
             senders = self._senders(plan, me, message)
             sealed = read_list(message, "sealed", bytes, len(senders), BOX_BYTES)
@@ -219,7 +219,7 @@ class MaskingClient:
         return {"signature": self._site_key.sign(text)}
 
     def unmask(self, message: Message) -> Message:
-        """Give shares of the own masks of who answered and of the keys of who did not.
+        """Return shares of the masks of survivors and of the keys of the others.
 
         Once for each round; its secrets are forgotten.
         """
@@ -249,8 +249,8 @@ class MaskingClient:
         last = self._seen().get(plan.run)
         if last is not None and plan.round_index <= last:
             raise SecureAggregationError(
-                f"Round {plan.round_index} of run {plan.run!r} was answered before, or "
-                f"a later one was ({last})."
+                f"Round {plan.round_index} of run {plan.run!r} was already answered, "
+                f"or a later one was ({last})."
             )
 
     def _check_bears(self, plan: MaskPlan) -> None:
@@ -263,7 +263,8 @@ class MaskingClient:
                 f"This site holds a roster and allows for {colluders} colluders; with "
                 f"{plan.n_clients} clients, {plan.degree} neighbours, a threshold of "
                 f"{plan.threshold} and {plan.needed_signatures} signatures they could "
-                "help a dishonest server. Plan the round with active=True."
+                "help a dishonest server to open more than one sum. Plan the round "
+                "with active=True."
             )
 
     @contextmanager
@@ -277,7 +278,8 @@ class MaskingClient:
         stage = self.state.get("stage")
         if stage not in before:
             raise SecureAggregationError(
-                f"Out of order: this site is after {stage!r}, not {before[-1]!r}."
+                f"Message out of order: the last stage at this site was {stage!r}, "
+                f"not {before[-1]!r}."
             )
         state = self.state
         bound = {name: state.get(name, b"") for name in ("coin", "shared")}
@@ -308,13 +310,15 @@ class MaskingClient:
     ) -> tuple[MaskPlan, dict[int, str]]:
         """Plan with the coin that all keys decide, and the names of who sent them."""
         if me not in listed:
-            raise SecureAggregationError("The list of keys lacks those of this site.")
+            raise SecureAggregationError(
+                "The list of keys lacks the keys of this site."
+            )
         own = key_hash(*self.state["public"])
         sites = read_list(message, "sites", str, (0, len(listed)), MAX_NAME)
         if sites and len(sites) != len(listed):
             raise SecureAggregationError("Not all sites of the round are named.")
         if not all(not site or is_name(site) for site in sites):
-            raise SecureAggregationError("The list of keys has names of no sites.")
+            raise SecureAggregationError("The list of keys has an invalid site name.")
         if plan.complete:
             others = [i for i in listed if i != me]
             given = dict(zip(others, self._given(message, len(others)), strict=True))
@@ -326,7 +330,7 @@ class MaskingClient:
             at = HASH_BYTES * listed.index(me)
             if hashes[at : at + HASH_BYTES] != own:
                 raise SecureAggregationError(
-                    "The list of keys has others for this site."
+                    "The list of keys has different keys for this site."
                 )
         names = dict(zip(listed, sites, strict=True)) if sites else {}
         if self._roster is not None:
@@ -361,7 +365,7 @@ class MaskingClient:
         listed: Sequence[int],
         sites: Mapping[int, str],
     ) -> dict[int, Keys]:
-        """Keys of the neighbours, refused if they cannot be theirs."""
+        """Keys of the neighbours, refused if they are invalid or not signed by them."""
         known = set(listed)
         peers = [i for i in plan.holders(me) if i in known and i != me]
         if len(peers) + 1 < plan.threshold:
@@ -408,7 +412,8 @@ class MaskingClient:
         known = from_bits(self.state["listed"], plan.n_clients)
         if me not in shared or not shared <= frozenset(known or ()):
             raise SecureAggregationError(
-                "Shares come from clients that sent no keys, or not from this site."
+                "The list of clients that sent shares has one that sent no keys, or "
+                "lacks this site."
             )
         senders = [peer for peer in self.state["peers"] if peer in shared]
         if len(senders) + 1 < plan.threshold:
@@ -432,32 +437,32 @@ class MaskingClient:
     def _checked_survivors(
         self, plan: MaskPlan, me: int, message: Message, state: Message | None = None
     ) -> frozenset[int]:
-        """Clients that are said to have answered, refused if it cannot be so."""
+        """Survivors by the list of the server, refused if the list is invalid."""
         state = self.state if state is None else state
         alive = frozenset(read_bits(message, "survivors", plan))
         if not alive <= frozenset(from_bits(plan.shared, plan.n_clients) or ()):
             raise SecureAggregationError(
-                "Clients are said to have answered that shared no secrets."
+                "The list of survivors has clients that shared no secrets."
             )
         near = sum(peer in alive for peer in state["senders"]) + (me in alive)
         if me not in alive or near < plan.threshold:
             raise SecureAggregationError(
-                f"{near} holders of shares are said to have answered, {plan.threshold} "
-                "are needed, this one among them."
+                f"The list of survivors has {near} holders of shares; "
+                f"{plan.threshold} are needed, this site included."
             )
         least = max(state["n_min"], self._min_clients)
-        # Else the server has invented on a graph whom it wants.
+        # Else the server may have invented clients of the graph.
         counts = plan.complete or self._roster is not None
         if counts and len(alive) < least:
             raise SecureAggregationError(
-                f"{len(alive)} clients are said to have answered, {least} are needed."
+                f"The list of survivors has {len(alive)} clients; {least} are needed."
             )
         return alive
 
     def _check_quorum(
         self, plan: MaskPlan, me: int, message: Message, state: Message
     ) -> None:
-        """Refuse a list of survivors that too few sites signed, or another than I."""
+        """Refuse a list of survivors with too few signatures, or a second list."""
         assert self._roster is not None
         listed = message["survivors"]
         if "signed" in state and state["signed"] != listed:
@@ -471,8 +476,8 @@ class MaskingClient:
         )
         if len(set(signers)) != len(signers) or not sites.keys() >= set(signers):
             raise SecureAggregationError(
-                "Signatures under the list of survivors are of clients that may not "
-                "sign it, or of one twice."
+                "The list of survivors is signed by clients that may not sign it, or "
+                "twice by one client."
             )
         # Its own needs no check: the list is the one that it signed.
         valid = int("signed" in state)
@@ -598,7 +603,7 @@ def read_bits(message: Message, name: str, plan: MaskPlan) -> tuple[int, ...]:
     bits = read_bytes(message, name, (plan.n_clients + 7) // 8)
     found = from_bits(bits, plan.n_clients)
     if found is None:
-        raise SecureAggregationError(f"{name!r} has clients that the round has not.")
+        raise SecureAggregationError(f"{name!r} has clients that are not in the round.")
     return found
 
 

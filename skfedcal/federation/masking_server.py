@@ -1,4 +1,4 @@
-"""The server's side of a masked sum: it sees masked words, and their sum at the end."""
+"""The server's side of a masked sum: it sees masked words and, at the end, the sum."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MAX_TRIES = 200
 
 @dataclass(slots=True)
 class MaskedSum:
-    """Sum over the clients that answered, and what was wrong with the others.
+    """Sum over the clients that answered, and the faults of the others.
 
     `clients` are their numbers in the plan; `faults` says what a reply that was left
     out had wrong.
@@ -53,7 +53,7 @@ def masked_sum(
     names: Sequence[Any] | None = None,
     inside: Callable[[int], Sequence[int]] | None = None,
 ) -> MaskedSum:
-    """Ask all clients of a plan and open the sum of who remained.
+    """Ask all clients of a plan and open the sum of the survivors.
 
     In four exchanges; in five, if a client holds a roster.
 
@@ -70,7 +70,7 @@ def masked_sum(
     n_min : int, default=0
         Least number of clients of the sum.
     names : sequence, default=None
-        What clients are called in messages; None is by number.
+        Names of clients in messages; None uses their numbers.
     inside : callable, default=None
         Clients whose masked words are in a reply, by its number, where aggregators add
         them up; None: each reply is of one client.
@@ -124,7 +124,7 @@ class _Round:
                 self.faults[client] = "sent no keys"
                 continue
             if _name(reply) is None:
-                self.faults[client] = "sent no name of a site"
+                self.faults[client] = "sent no site name"
                 continue
             seen |= keys
             out[client] = reply
@@ -333,9 +333,9 @@ class _Round:
         good = {h: share for h, share in shares.items() if len(share) == KEY_BYTES}
         if len(good) < plan.threshold:
             raise NotEnoughClientsError(
-                f"{len(good)} shares of client {self.names[client]!r} came back, "
-                f"{plan.threshold} "
-                "open the sum. Nothing of this round was released."
+                f"{len(good)} shares of client {self.names[client]!r} were returned, "
+                f"{plan.threshold} are needed to open the sum. Nothing of this round "
+                "was released."
             )
         for tried, chosen in enumerate(combinations(sorted(good), plan.threshold)):
             if tried == _MAX_TRIES:
@@ -344,8 +344,8 @@ class _Round:
             if is_right(secret):
                 return secret
         raise SecureAggregationError(
-            f"The shares of client {self.names[client]!r} do not fit together; one of "
-            f"the clients {[self.names[i] for i in sorted(good)]} sent a wrong one. "
+            f"The shares of client {self.names[client]!r} are inconsistent; one of "
+            f"the clients {[self.names[i] for i in sorted(good)]} sent a wrong share. "
             "Nothing of this round was released."
         )
 
@@ -376,7 +376,7 @@ def _items(value: Any) -> list[Any]:
 
 
 def _raw(value: Any) -> bytes:
-    """Value of a reply that should be bytes; a number would be so many zeros."""
+    """Value of a reply that should be bytes; bytes(n) of an integer is n zeros."""
     return value if isinstance(value, bytes) else b""
 
 
@@ -387,7 +387,7 @@ def _sized(value: Any, size: int) -> bytes:
 
 
 def _name(reply: Message) -> str | None:
-    """Name of the site that signed keys, empty if none did; None if it can be none."""
+    """Name of the site that signed keys, empty if none did; None if it is invalid."""
     name = reply.get("site", "")
     return name if isinstance(name, str) and (not name or is_name(name)) else None
 

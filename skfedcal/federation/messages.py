@@ -36,7 +36,7 @@ Reply = tuple[Message, Mapping[str, Any]]
 class GroupReply(NamedTuple):
     """Sum of the answers of several clients, from an aggregator between them and here.
 
-    A transport makes it; a site cannot, or it could speak for others.
+    Only a transport creates it: a site must not answer for others.
     """
 
     message: Message
@@ -109,7 +109,7 @@ class MessageBackend:
     Attributes
     ----------
     faults : dict
-        What was wrong in the last sum, by name of the site.
+        Faults in the last sum, by name of the site.
 
     Examples
     --------
@@ -148,15 +148,15 @@ class MessageBackend:
     def total(self, request: Request, cohort: Positions) -> PartialSum:
         """Sum of the answers of the clients at these positions of `ids`.
 
-        Clients that do not answer, or answer what cannot be, are left out and named in
-        a warning.
+        Clients that do not answer, or whose answer is invalid, are left out and named
+        in a warning.
 
         Raises
         ------
         NotEnoughClientsError
-            If too few are left; it says who is missing. Nothing was opened.
+            If too few are left; it names the missing ones. Nothing was opened.
         FaultySumError
-            If a masked sum is out of bounds: a site did not send what it was asked.
+            If a masked sum is out of bounds: at least one site sent an invalid answer.
         """
         names = list(self.ids())
         asked = {names[i]: int(i) for i in cohort}
@@ -164,7 +164,7 @@ class MessageBackend:
         if request.n_min and not self.secure and not self.simulate:
             raise ValueError(
                 "Clients that add shares of noise must mask their answers, or the "
-                "server would see each with its share alone. Pass "
+                "server would see each answer with only its own noise share. Pass "
                 "FederatedRunner(secure=True)."
             )
         request = replace(request, n_clients=max(request.n_clients, len(names)))
@@ -179,10 +179,12 @@ class MessageBackend:
                 answer = self._plain(exchange, words)
             request.check_clients(answer.n_clients)
         except NotEnoughClientsError as error:
-            raise NotEnoughClientsError(f"{error}{told(self.faults)}") from error
+            raise NotEnoughClientsError(
+                f"{error}{format_faults(self.faults)}"
+            ) from error
         if self.faults:
             warnings.warn(
-                f"A sum was made without all clients.{told(self.faults)}",
+                f"A sum was made without all clients.{format_faults(self.faults)}",
                 FaultyClientWarning,
                 stacklevel=2,
             )
@@ -251,15 +253,15 @@ class MessageBackend:
                 f"The masked sum of round {exchange.request.round_index} over "
                 f"{len(found.clients)} sites cannot be a sum of honest answers (it "
                 f"{fault}): at least one site is faulty or dishonest. Nothing of this "
-                "round is released; what was paid stays paid. "
-                "skfedcal.federation.find_faulty_sites names the site without a look "
-                "at any rows."
+                "round is released; the debit is not refunded. "
+                "skfedcal.federation.find_faulty_sites identifies the site without "
+                "using any rows."
             )
         return words.decode(found.words, len(found.clients))
 
 
 class _Exchange:
-    """Letters of one sum, and the faults of those who do not answer."""
+    """Messages of one sum, and the faults of clients that do not answer."""
 
     def __init__(
         self,
@@ -296,7 +298,7 @@ class _Exchange:
     def _sorted_out(
         self, kind: str, found: Mapping[Hashable, Any], asked: Mapping[Hashable, Letter]
     ) -> dict[Hashable, Reply]:
-        """Replies of one exchange; what is wrong with the others is noted."""
+        """Valid replies of one exchange; faults of the others are recorded."""
         replies: dict[Hashable, Reply] = {}
         faults: dict[Hashable, str] = {}
         inside: set[Hashable] = set()
@@ -336,8 +338,8 @@ def wrong_reply(reply: Any) -> str:
     return ""
 
 
-def told(faults: Mapping[Hashable, str]) -> str:
-    """Faults in words."""
+def format_faults(faults: Mapping[Hashable, str]) -> str:
+    """Format the faults of clients as a text that follows an error message."""
     if not faults:
         return ""
     return " " + "; ".join(f"{name!r} {why}" for name, why in faults.items()) + "."
@@ -368,7 +370,7 @@ class InProcessTransport:
     Parameters
     ----------
     sites : FederatedDataset, or mapping of name to Site
-        Clients, each of which becomes a site that answers everything; or sites.
+        Clients, each of which becomes a site that answers every request; or sites.
     n_jobs : int, default=None
         Threads; None is one.
     on_reply : callable, default=None

@@ -63,7 +63,7 @@ def from_plain(cls: type, value: Any, where: str, find: Finder | None = None) ->
     where : str
         Name for messages.
     find : callable, default=None
-        ``find(hint, name)`` gives the class for a field whose type is no dataclass.
+        ``find(hint, name)`` gives the class for a field whose type is not a dataclass.
 
     Raises
     ------
@@ -146,15 +146,15 @@ def dump(value: Any) -> str:
 
 
 def parse(text: Any, where: str) -> dict[str, Any]:
-    """Object from JSON text that nobody vouches for."""
+    """Object from untrusted JSON text."""
     if not isinstance(text, str) or len(text) > MAX_TEXT:
-        raise WireError(f"{where} is no text of at most {MAX_TEXT} characters.")
+        raise WireError(f"{where} is not a string of at most {MAX_TEXT} characters.")
     try:
         found = json.loads(
-            text, object_pairs_hook=once, parse_constant=_no_constant
+            text, object_pairs_hook=reject_duplicate_keys, parse_constant=_no_constant
         )  # fmt: skip
     except (ValueError, RecursionError) as error:
-        raise WireError(f"{where} is no JSON: {error}.") from error
+        raise WireError(f"{where} is not valid JSON: {error}.") from error
     return _fields_of(found, where)
 
 
@@ -170,16 +170,16 @@ def _fields_of(value: Any, where: str) -> dict[str, Any]:
     return dict(value)
 
 
-def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Object of these names; a name that comes twice would hide a value."""
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a dict from the pairs of a JSON object; raise for a duplicate key."""
     out = dict(pairs)
     if len(out) != len(pairs):
-        raise ValueError("a name is given twice")
+        raise ValueError("a key is given twice")
     return out
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a finite number")
 
 
 def _refuse(where: str, value: Any, expected: str) -> NoReturn:

@@ -1,13 +1,13 @@
-"""What a site demands of a request, and what it derives before it looks at rows.
+"""Policy of a site, and the checks of a request before any rows are used.
 
-- What a site demands before it answers, and what an answer costs it.
+- Conditions under which a site answers, and the cost of an answer.
 
   A site draws its own noise, so that it knows what it gives away under `DistributedDP`,
   `LocalDP` and `SourceDP` from the scales and bounds in the request. Under `CentralDP`
-  the server draws the noise: the site has its word, and may demand more. Needs numpy
-  only.
+  the server draws the noise: the site relies on its claim, and its policy may demand
+  more. Needs numpy only.
 
-- What a site makes of a request before it looks at its rows.
+- Checks of a request before any rows are used.
 
   A server may say anything. `admit` reads a message once, into one object, and checks
   it against what the site derives by itself: shapes, bounds, the domain of reports and
@@ -79,7 +79,7 @@ class SitePolicy:
     ----------
     min_clients : int, default=3
         Least number of clients of a masked sum. Where each client masks with a part of
-        the others (above 50 clients) a site without a roster has the server's word for
+        the others (above 50 clients) a site without a roster relies on the server for
         it.
     methods : tuple of str, default=None
         Names of algorithms that are answered, such as 'TemperaturePosterior' or
@@ -87,28 +87,29 @@ class SitePolicy:
     classes : tuple of str, default=None
         Labels of the site, as texts: a request must name these and no others. None
         takes any; rows whose label a request does not name then send zeros, and exact
-        sums with and without a label tell how many rows have it.
+        sums with and without a label reveal how many rows have it.
     noise : {'none', 'central', 'shared', 'own'}, default='none'
         Least noise that must protect the answer. 'none': exact sums. 'central': the
-        server says that it adds noise. 'shared': clients add shares of it before the
-        sum. 'own': what leaves the site protects by itself.
+        server claims to add noise. 'shared': clients add noise shares before the sum.
+        'own': the answer of the site is private by itself.
     min_noise : float, default=0.0
         Least noise that the site draws, over the bound of a unit: ``1 / eps`` of an
         answer with Laplace noise or a randomised report, ``1 / mu`` of one with
-        Gaussian noise. Above 0 it rules out noise that others draw.
+        Gaussian noise. A value above 0 excludes noise that others draw.
     unit : {'example', 'client'}, default='example'
-        What the noise must hide at least: one row, or all rows of the site together,
-        as where a client is one person.
+        Smallest unit of privacy that is accepted: one row, or all rows of the site
+        together, as where a client is one person.
     allow_plain : bool, default=False
-        Whether answers that do not protect by themselves may leave without a mask.
+        Whether answers that are not private by themselves may be sent without a mask.
     allow_seeded_noise : bool, default=False
         Whether the server may name the seed of the site's noise: for simulations.
     max_colluders : int, default=0
-        Clients of a sum that may tell the server what they know: the site does not
-        count on their shares of noise, and demands that they cannot open masks (above
-        50 clients, if it has a roster; otherwise it has the server's word for that).
+        Clients of a sum that may collude with the server: the site does not count their
+        noise shares, and requires that they cannot open masks (above 50 clients, if it
+        has a roster; otherwise it relies on the server for that).
     min_neighbours : int, default=14
-        Least number of others that the site masks with, where not all mask with all.
+        Least number of neighbours of the site, where not all clients mask with each
+        other.
     max_values : int, default=10_000_000
         Most numbers of an answer.
 
@@ -144,11 +145,9 @@ class SitePolicy:
         ):
             value = getattr(self, name)
             if type(value) is not int or value < least:
-                raise ValueError(
-                    f"{name}={value!r}: pass a whole number from {least} on."
-                )
+                raise ValueError(f"{name}={value!r}: pass an integer >= {least}.")
         if not 0 <= as_number("min_noise", self.min_noise) < inf:
-            raise ValueError(f"min_noise={self.min_noise!r}: pass a number from 0 on.")
+            raise ValueError(f"min_noise={self.min_noise!r}: pass a number >= 0.")
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> SitePolicy:
@@ -163,8 +162,7 @@ class SitePolicy:
         Raises
         ------
         ValueError
-            For a name that is no condition: a policy with a misspelt condition would
-            be none.
+            For an unknown condition: a misspelt one would not be enforced.
         """
         known = {f.name: type(f.default) for f in fields(cls)}
         values: dict[str, Any] = {}
@@ -172,7 +170,7 @@ class SitePolicy:
             name = key.replace("-", "_")
             if name not in known:
                 raise ValueError(
-                    f"{key!r} is no condition of a site; known are "
+                    f"{key!r} is not a condition of SitePolicy; known are "
                     f"{', '.join(k.replace('_', '-') for k in known)}."
                 )
             if name in ("methods", "classes"):
@@ -187,7 +185,7 @@ class SitePolicy:
         return cls(**values)
 
     def check(self, request: Request, *, masked: bool) -> Cost:
-        """Refuse a request that breaks a condition; give what an answer costs.
+        """Refuse a request that violates a condition; return the cost of an answer.
 
         Looks at everything but the broadcast.
 
@@ -232,13 +230,13 @@ class SitePolicy:
         if not masked and cost.kind == "shared" and not self.allow_seeded_noise:
             # Alone with its share it would cost far more than is counted here.
             raise SiteRefusalError(
-                "a share of noise protects in a masked sum only; without a mask it is "
-                "for simulations (allow_seeded_noise)"
+                "a noise share protects only in a masked sum; without a mask it is "
+                "allowed only in simulations (allow_seeded_noise)"
             )
         return cost
 
     def check_masks(self, plan: MaskPlan) -> None:
-        """Refuse terms of a masked round that hide too little.
+        """Refuse terms of a masked round that do not meet the policy.
 
         Raises
         ------
@@ -249,8 +247,8 @@ class SitePolicy:
 
         if not plan.complete and plan.n_clients <= COMPLETE:
             raise SiteRefusalError(
-                f"up to {COMPLETE} clients it masks with all of them, the round of "
-                f"{plan.n_clients} has {plan.degree} neighbours"
+                f"up to {COMPLETE} clients it masks with all others, but the round of "
+                f"{plan.n_clients} clients has {plan.degree} neighbours"
             )
         if not plan.complete and plan.degree < self.min_neighbours:
             raise SiteRefusalError(
@@ -260,8 +258,8 @@ class SitePolicy:
         if plan.complete and 2 * plan.threshold <= plan.n_clients + self.max_colluders:
             raise SiteRefusalError(
                 f"its policy (max_colluders) allows for {self.max_colluders} "
-                f"colluders, which a threshold of {plan.threshold} of {plan.n_clients} "
-                "does not bear"
+                f"colluders, which a threshold of {plan.threshold} of "
+                f"{plan.n_clients} does not tolerate"
             )
 
     def _check_classes(self, request: Request) -> None:
@@ -295,7 +293,7 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
 
 
 def answer_cost(request: Request, n_honest: int) -> Cost:
-    """What one answer costs the site that gives it.
+    """Privacy cost of one answer for the site.
 
     Parameters
     ----------
@@ -313,7 +311,7 @@ def answer_cost(request: Request, n_honest: int) -> Cost:
     n_values = sum(code.spec.size for code in codec.blocks.values())
     if isinstance(randomizer, GaussianShares):
         if n_honest < 1:
-            raise SiteRefusalError("no client is left whose noise it counts on")
+            raise SiteRefusalError("no honest client is left to add noise")
         square = fsum(
             code.limit * code.spec.groups for code in _bounded(codec, "l2").values()
         )
@@ -323,10 +321,10 @@ def answer_cost(request: Request, n_honest: int) -> Cost:
         return Cost("shared", event, 1 / mu if mu else inf)
     if isinstance(randomizer, PolyaShares):
         if randomizer.n_shares < 1:
-            raise SiteRefusalError("the noise is made of no shares")
+            raise SiteRefusalError("the request has no noise shares")
         if n_honest < randomizer.n_shares:
             raise SiteRefusalError(
-                f"the noise is made of {randomizer.n_shares} shares, and it counts on "
+                f"the noise needs {randomizer.n_shares} shares, but it counts only "
                 f"those of {max(n_honest, 0)} clients"
             )
         error = tv_slack(polya_error(n_values, randomizer.n_shares))
@@ -392,7 +390,7 @@ class Admitted:
     request : Request
         What is asked, with its broadcast.
     cost : Cost
-        What the answer costs the site.
+        Privacy cost of the answer for the site.
     words : WordPlan
         How the answer is written: shapes and lengths depend on the request only.
     run : str
@@ -487,7 +485,10 @@ def classes_of(request: Request, n_classes: int | None) -> int:
     """Give the classes that the algorithm sees."""
     if n_classes is not None:
         if request.reading is not None:
-            raise SiteRefusalError("its rows are ready, and cannot be read anew")
+            raise SiteRefusalError(
+                "its rows are already in the form of the algorithm and cannot be "
+                "read in another"
+            )
         return n_classes
     if request.reading is None:
         raise SiteRefusalError("the request does not say what rows and labels mean")
@@ -532,7 +533,7 @@ def _check_arrays(arrays: Mapping[str, Any], policy: SitePolicy) -> None:
 
 
 def _check_reading(request: Request, n_classes: int) -> None:
-    """Refuse a reading that the algorithm is not made for."""
+    """Refuse a reading that does not fit the algorithm."""
     if not 2 <= n_classes <= _MAX_CLASSES:
         raise SiteRefusalError(f"{n_classes} classes are out of range")
     reading = request.reading
@@ -587,7 +588,7 @@ def _check_numbers(request: Request) -> None:
 def _own_spec(
     request: Request, n_classes: int, policy: SitePolicy
 ) -> dict[str, BlockSpec]:
-    """Shapes and bounds by the site's own account of the algorithm."""
+    """Shapes and bounds that the site derives from the algorithm."""
     try:
         check_broadcast(request.algorithm, request.broadcast, n_classes)
         spec = dict(request.algorithm.spec(request.broadcast))
@@ -620,7 +621,7 @@ def _check_codec(request: Request, spec: Mapping[str, BlockSpec]) -> None:
         )
     reports = isinstance(request.randomizer, (LocalReports, OneHotRows))
     if reports and request.unit != "client":
-        raise SiteRefusalError("reports are of whole clients")
+        raise SiteRefusalError("local reports need the unit 'client'")
     for name, announced in spec.items():
         asked = blocks[name].spec
         if replace(asked, clip=announced.clip, norm=announced.norm) != announced:
@@ -669,13 +670,13 @@ def _check_oracle(name: str, oracle: Oracle, n_cells: int) -> None:
         )
     own, other = oracle.thresholds
     if not 0 <= other < 2**64 or not 0 < own <= 2**64 or not oracle.p > oracle.q:
-        raise SiteRefusalError(f"a report on block {name!r} would say nothing")
+        raise SiteRefusalError(f"a report on block {name!r} would carry no information")
 
 
 def _rehearse(text: str, request: Request, n_classes: int) -> None:
     """Answer for one public row, so that a request that cannot be computed is refused.
 
-    What fails here fails for every site alike, and may be said.
+    A failure here does not depend on rows, so that the refusal may name it.
     """
     width = n_classes
     if request.reading is not None and request.reading.rows != "logits":
@@ -686,7 +687,7 @@ def _rehearse(text: str, request: Request, n_classes: int) -> None:
 
 
 class _Rehearsal:
-    """Request that is told from others by its text, which has a hash of its arrays."""
+    """Request that is identified by its text, which has a hash of its arrays."""
 
     def __init__(self, text: str, request: Request, n_classes: int, width: int) -> None:
         self.key = text, n_classes, width
@@ -719,5 +720,5 @@ def _fault_of_rehearsal(rehearsal: _Rehearsal) -> str:
 
 
 def seeded(request: Request) -> bool:
-    """Whether noise of the answer comes from a seed, by the server's own word."""
+    """Whether noise of the answer comes from a seed, as the server states."""
     return request.simulated or isinstance(request.entropy, SeededEntropy)

@@ -1,4 +1,4 @@
-"""Clients that are elsewhere: what a fit may know of them, and how it asks them."""
+"""Remote clients: what a fit knows about them, and how it reaches them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RemoteClients:
         return f"RemoteClients({len(self)} sites)"
 
     def check_arguments(self, **given: Any) -> None:
-        """Refuse what only rows in this process can have.
+        """Raise for arguments that need rows in this process.
 
         Raises
         ------
@@ -104,14 +104,14 @@ class RemoteClients:
         Returns
         -------
         clients : RemoteDataset
-            What takes the place of rows.
+            Remote clients with the agreed reading.
         classes : ClassMap
             Sorted labels and their columns.
         """
         if classes is None:
             raise ValueError(
-                "Labels of remote clients cannot be looked at: pass `classes` with one "
-                "label per column, in column order."
+                "Labels of remote clients cannot be inspected: pass `classes` with "
+                "one label per column, in column order."
             )
         if not isinstance(input_type, str) or input_type not in INPUT_TYPES:
             raise ValueError(
@@ -119,7 +119,7 @@ class RemoteClients:
             )
         if reading.get("rows") == "features" and self._n_columns is None:
             raise ValueError(
-                "The number of features cannot be looked at: pass "
+                "The number of features of remote clients cannot be inspected: pass "
                 "RemoteClients(..., n_columns=...)."
             )
         labels = read_array(classes, "`classes`")
@@ -183,8 +183,8 @@ class RemoteDataset:
         """Public number of rows of all sites."""
         if self.declared_rows is None:
             raise ValueError(
-                "unit='example' hides one row among all, and their number is not "
-                "known here: pass RemoteClients(..., n_rows=...) if it is public."
+                "unit='example' needs the number of rows of all sites: pass "
+                "RemoteClients(..., n_rows=...) if it is public."
             )
         return self.declared_rows
 

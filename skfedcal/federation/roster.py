@@ -1,6 +1,7 @@
-"""Who the sites are: long-lived signing keys, and the list of them every site holds.
+"""Identities of sites: long-lived signing keys, and the list that every site holds.
 
-Without it a server could hand every client keys of its own making and read all masks.
+Without it a server could replace the keys of all clients by its own and remove all
+masks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from skfedcal._files import as_path, write_whole
 from skfedcal.federation.crypto import KEY_BYTES, Ed25519PrivateKey, sign, verify
-from skfedcal.federation.plain import once
+from skfedcal.federation.plain import reject_duplicate_keys
 
 FORMAT = "skfedcal roster 1"
 # Longest name of a site.
@@ -117,7 +118,9 @@ class Roster:
         for name, public in self.sites.items():
             check_name(name)
             if not isinstance(public, bytes) or len(public) != KEY_BYTES:
-                raise ValueError(f"The key of site {name!r} has not {KEY_BYTES} bytes.")
+                raise ValueError(
+                    f"The key of site {name!r} does not have {KEY_BYTES} bytes."
+                )
         if len(set(self.sites.values())) != len(self.sites):
             raise ValueError("Two sites of the roster have the same key.")
 
@@ -147,9 +150,11 @@ class Roster:
 
 
 def _read_json(path: Path) -> Any:
-    """Content of a file; raises ValueError where it is none, or has a name twice."""
+    """Content of a JSON file; ValueError if it is invalid or has a duplicate key."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
+        return json.loads(
+            path.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicate_keys
+        )
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -160,10 +165,10 @@ def is_name(text: str) -> bool:
 
 
 def check_name(name: str) -> str:
-    """Name of a site that can stand in files and messages."""
+    """Return a site name if it is valid in files and messages."""
     if not isinstance(name, str) or not is_name(name):
         raise ValueError(
-            f"{name!r} is no name of a site: pass letters, digits and '_.@-', at most "
-            "100 of them."
+            f"{name!r} is not a valid site name: pass letters, digits and '_.@-', at "
+            "most 100 of them."
         )
     return name

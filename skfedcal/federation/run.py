@@ -32,13 +32,13 @@ class RoundRecord:
     round : int
         Number of the round, from 0.
     n_clients, n_cohorts : int
-        Clients that answered, and cohorts they were asked in. With Poisson sampling
-        the expected number of clients: the true one tells who may have taken part.
+        Clients that answered, and cohorts they were asked in. With Poisson sampling the
+        expected number of clients: the true one reveals who may have taken part.
     bytes_up, bytes_down : int
-        Size of one client's answer and of what it was sent.
+        Size of one client's answer and of the request it received.
     seconds : float
-        Time of the round; NaN in a private run that is no simulation, and where it
-        could tell the size of a Poisson sample.
+        Time of the round; NaN in a private run that is not a simulation, and where it
+        could reveal the size of a Poisson sample.
     client_seconds : float
         Mean time that a client computed; NaN then too, and where it is not measured,
         as on an engine of real sites.
@@ -67,7 +67,7 @@ class RoundRecord:
     faults: dict[str, str] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether all is the same; times that were not taken are."""
+        """Tell whether all fields are equal; NaN times are equal to each other."""
         if not isinstance(other, RoundRecord):
             return NotImplemented
         mine, its = self._numbers(), other._numbers()
@@ -107,8 +107,8 @@ class Run:
         if path is not None and path.exists():
             if not resume:
                 raise CheckpointError(
-                    f"{path} exists. Pass FederatedRunner(resume=True) to go on with "
-                    "it, or delete it to start anew."
+                    f"{path} exists. Pass FederatedRunner(resume=True) to resume it, "
+                    "or delete it to start again."
                 )
             saved = _checkpoint.load(path, digest)
             restored = _checkpoint.restore_state(state, saved.state)
@@ -116,7 +116,7 @@ class Run:
             if saved.finished:
                 warnings.warn(
                     f"{path} holds a finished run: its result is returned, and the "
-                    "clients were not asked. Delete the file to fit anew.",
+                    "clients were not asked. Delete the file to fit again.",
                     CheckpointWarning,
                     stacklevel=2,
                 )

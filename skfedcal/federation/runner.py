@@ -1,7 +1,7 @@
 """FederatedRunner: drive the rounds of an algorithm on any engine.
 
 - Who takes part in which round, and what that means for the accountant.
-- Settings of a runner that cannot be, and what they make sure of.
+- Checks of the settings of a runner.
 - Who takes part in the rounds of a run, on which engine, with which checkpoint.
 """
 
@@ -56,7 +56,7 @@ class Schedule:
 
     @property
     def sampling_rate(self) -> float:
-        """Chance of a client to be in a round, where the accountant may use it."""
+        """Probability that a client is in a round, where the accountant may use it."""
         return self.size / self.n_clients if self.cohort == "poisson" else 1.0
 
     @property
@@ -74,7 +74,8 @@ class Schedule:
     def cohorts(self, round_index: int, entropy: Entropy, key: int) -> list[Positions]:
         """Clients of one round; several cohorts are added up before the release.
 
-        `key` fixes the permutations of a run, so that a resumed run goes on with them.
+        `key` fixes the permutations of a run, so that a resumed run continues with
+        them.
         """
         everyone = np.arange(self.n_clients)
         if self.cohort == "full":
@@ -102,7 +103,7 @@ def _dealt(key: int, epoch: int, n_clients: int) -> Positions:
 
 
 def check_settings(runner: FederatedRunner, n_clients: int) -> None:
-    """Refuse settings that cannot be for so many clients.
+    """Check the settings of a runner for this number of clients.
 
     Raises
     ------
@@ -110,7 +111,9 @@ def check_settings(runner: FederatedRunner, n_clients: int) -> None:
         Naming the setting.
     """
     if not isinstance(runner.cohort, str):
-        raise TypeError(f"FederatedRunner(cohort={runner.cohort!r}): pass a word.")
+        raise TypeError(
+            f"FederatedRunner(cohort={runner.cohort!r}): cohort must be a string."
+        )
     for name, low, high in (
         ("n_rounds", 1, inf),
         ("cohort_size", 1, n_clients),
@@ -164,26 +167,26 @@ def check_settings(runner: FederatedRunner, n_clients: int) -> None:
 
 
 def check_masked_sums(runner: FederatedRunner, schedule: Schedule) -> None:
-    """Refuse masked sums that cannot be, before anything is paid.
+    """Check the sizes of masked sums before anything is debited.
 
     Raises
     ------
     SecureAggregationError
-        If a sum is of too few clients, or of too many. A Poisson sample is known too
-        late.
+        If a sum has too few clients, or too many. The size of a Poisson sample is not
+        known beforehand.
     """
     if schedule.cohort == "poisson":
         return
-    least = sure_answers(runner, schedule)
+    least = min_guaranteed_clients(runner, schedule)
     if not SMALLEST_COHORT <= least <= schedule.size <= LARGEST_COHORT:
         raise SecureAggregationError(
             f"FederatedRunner(secure=True) has sums of {least} to {schedule.size} "
-            f"clients; a masked sum of fewer than {SMALLEST_COHORT} hides nobody, and "
-            f"{LARGEST_COHORT} are the most. Pass another cohort_size."
+            f"clients; a masked sum needs {SMALLEST_COHORT} to {LARGEST_COHORT} "
+            "clients. Pass another cohort_size."
         )
 
 
-def sure_answers(runner: FederatedRunner, schedule: Schedule) -> int:
+def min_guaranteed_clients(runner: FederatedRunner, schedule: Schedule) -> int:
     """Clients of the smallest sum if all answer; a Poisson sample may be empty."""
     if schedule.cohort == "poisson":
         return 0
@@ -195,7 +198,7 @@ def sure_answers(runner: FederatedRunner, schedule: Schedule) -> int:
 
 
 def smallest_cohort(runner: FederatedRunner, n_clients: int) -> int:
-    """Clients that every round is sure to have, if all answer."""
+    """Clients that every round is guaranteed to have, if all answer."""
     whole = runner.cohort in ("full", "poisson")  # a sample has no sure size
     if whole or not isinstance(runner.cohort_size, Integral):
         return n_clients
@@ -207,7 +210,7 @@ def smallest_cohort(runner: FederatedRunner, n_clients: int) -> int:
 
 @dataclass(frozen=True, repr=False)
 class FederatedRunner(FrozenParams):
-    """Run rounds over clients: who takes part, on which engine, with which safety net.
+    """Run federated rounds: cohorts, engine, checkpoint and secure aggregation.
 
     Parameters
     ----------
@@ -219,7 +222,8 @@ class FederatedRunner(FrozenParams):
         if that is given, added up, and released once). 'permuted': the next
         `cohort_size` clients of a random order; a method of one round then goes
         through all of them once. 'independent': `cohort_size` clients
-        drawn anew. 'poisson': each client with chance ``cohort_size / n_clients``,
+        drawn in each round. 'poisson': each client with probability
+        ``cohort_size / n_clients``,
         the one form of sampling that lowers the noise.
     cohort_size : int, default=None
         Clients per cohort; None is all.
@@ -233,10 +237,10 @@ class FederatedRunner(FrozenParams):
     checkpoint : str or path-like, default=None
         File that is written after each release.
     resume : bool, default=False
-        Go on from `checkpoint` if the file exists. Nothing is paid twice, and a seeded
-        run ends as if it had not been interrupted. Without `resume` an existing file
-        is an error. Rows are not compared: rounds that are left use those at hand, and
-        a finished run is returned as it was. Never resume from an old copy of the file,
+        Resume from `checkpoint` if the file exists. Nothing is paid twice, and a seeded
+        run ends as if it had not been interrupted. Without `resume` an existing file is
+        an error. Rows are not compared: rounds that are left use those at hand, and a
+        finished run is returned as it was. Never resume from an old copy of the file,
         nor twice at the same time: rounds would be released again for one payment.
     secure : bool, default=False
         Clients mask what they send, and only sums of 3 clients or more can be read.
@@ -268,7 +272,7 @@ class FederatedRunner(FrozenParams):
         n_rounds = algorithm.n_rounds if self.n_rounds is None else self.n_rounds
         size = n_clients if self.cohort_size is None else self.cohort_size
         if self.cohort == "permuted" and self.n_rounds is None and n_rounds == 1:
-            n_rounds = ceil(n_clients / size)  # one pass over everybody
+            n_rounds = ceil(n_clients / size)  # one pass over all clients
         schedule = Schedule(self.cohort, n_clients, size, n_rounds)
         if self.secure:
             check_masked_sums(self, schedule)

@@ -1,4 +1,4 @@
-"""Find out which site spoils masked sums, without a look at anybody's rows."""
+"""Find the sites that corrupt masked sums, without using any rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_COHORTS = 500
 
 
 def find_faulty_sites(sites: Any, *, min_clients: int = 3) -> dict[Hashable, str]:
-    """Name sites that spoil masked sums.
+    """Identify sites that corrupt masked sums.
 
     Every site is asked for the same public numbers, in masked sums over different
     cohorts. No site looks at its rows for that, so that nothing can leak and no budget
@@ -73,8 +73,8 @@ def find_faulty_sites(sites: Any, *, min_clients: int = 3) -> dict[Hashable, str
 
     if type(min_clients) is not int or min_clients < 1:
         raise ValueError(
-            f"min_clients={min_clients!r} is not a number of sites; pass a whole "
-            "number from 1 on."
+            f"min_clients={min_clients!r} is not a number of sites; pass an integer "
+            ">= 1."
         )
     backend = MessageBackend(getattr(sites, "_engine", sites), secure=True)
     test = _Test(backend)

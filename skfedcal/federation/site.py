@@ -3,8 +3,8 @@
 It admits a request (`_admission`), pays, computes on its own rows, and sends words:
 masked, or plain where its policy allows that. Before rows are touched a request may be
 refused, for reasons that do not depend on them. From then on nothing can fail visibly:
-rows that cannot be computed with send zeros, and only the log of the site says so.
-Needs numpy, and `cryptography` for masks.
+rows that cannot be used send zeros, which is only in the log of the site. Needs numpy,
+and `cryptography` for masks.
 
 - A site from its configuration.
 
@@ -147,7 +147,7 @@ class Site:
                 return self._plain(message, arrays)
             if kind in ("keys", "shares", "masked", "survivors", "unmask"):
                 return self._masked(kind, message, arrays)
-            raise SiteRefusalError(f"it knows no message of the kind {kind!r}")
+            raise SiteRefusalError(f"it does not support messages of the kind {kind!r}")
         except (SiteRefusalError, SecureAggregationError, WireError) as error:
             _log.warning("refused %r: %s", kind, error)
             return {"refused": str(error)}, {}
@@ -169,7 +169,9 @@ class Site:
         runs = self.state.get("plain_runs", ())
         seen = dict(zip(runs, self.state.get("plain_rounds", ()), strict=True))
         if index <= seen.get(run, -1):
-            raise SiteRefusalError(f"it answered round {index} of run {run!r} before")
+            raise SiteRefusalError(
+                f"it already answered round {index} of run {run!r}, or a later one"
+            )
         # Before anything is computed: a message that fails is not tried again.
         seen[run] = index
         self.state |= {"plain_runs": list(seen), "plain_rounds": list(seen.values())}
@@ -321,8 +323,8 @@ class Site:
         simulated = seeded(request)
         if simulated and self._ledger.refuses_simulations:
             raise SiteRefusalError(
-                "noise from a seed (random_state) protects nobody, and its ledger "
-                "books real noise only"
+                "noise from a seed (random_state) protects no client, and its ledger "
+                "accepts no simulations"
             )
         self._ledger.debit(
             cost.event,
@@ -341,13 +343,13 @@ class Site:
 
 
 def claim_name(request: Request) -> str:
-    """Name of the debit for what the server says that a run costs."""
+    """Name of the debit for the cost of a run that the server claims."""
     method = sha256(repr(request.algorithm).encode()).hexdigest()[:16]
     return f"claim {request.run} {method}"
 
 
 def _note_failure(error: Exception, n_units: int) -> None:
-    """Tell the site, and nobody else, that rows could not be computed with."""
+    """Log, at the site only, that rows could not be used."""
     _log.error(
         "%d unit(s) could not be computed and count as zero: %s: %s",
         n_units,
@@ -441,14 +443,14 @@ def client_name(config: Config) -> str:
 
 
 def site_policy(config: Config) -> SitePolicy:
-    """Conditions of the site; a key that is no condition is an error."""
+    """Conditions of the site; an unknown key is an error."""
     return SitePolicy.from_config(
         {k: v for k, v in config.items() if k not in _SITE_KEYS}
     )
 
 
 def _check_file(config: Config) -> None:
-    """Refuse a site without a file; what is in it is looked at later."""
+    """Raise if the data file is missing; its content is checked later."""
     if "data-path" not in config:
         raise ValueError("The site has no data-path: pass its file.")
     if not Path(str(config["data-path"])).is_file():
@@ -471,7 +473,9 @@ def _identity(config: Config, name: str) -> tuple[SiteKey | None, Roster | None]
         return key, None
     roster = Roster.load(str(config["roster"]))
     if roster.sites.get(name) != key.public:
-        raise ValueError(f"The roster has no site {name!r}, or another key for it.")
+        raise ValueError(
+            f"The roster has no site {name!r}, or has a different key for it."
+        )
     return key, roster
 
 
@@ -490,7 +494,7 @@ def _ledger(config: Config) -> PrivacyLedger | None:
         raise ValueError(
             "ledger needs noise: exact sums have no eps, and are not in the ledger. "
             "noise='central' (or 'shared', 'own') refuses them; noise='none' answers "
-            "them beside the budget."
+            "them outside the budget."
         )
     budget = float(config["max-eps"]), float(config["max-delta"])
     # Noise that the server draws from a seed is booked as a simulation, and paid.

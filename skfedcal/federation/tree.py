@@ -64,7 +64,7 @@ class TreeBackend:
     def over(cls, clients: FederatedDataset, size: int) -> TreeBackend:
         """Two levels over clients in this process, in cohorts of `size`."""
         if not isinstance(size, Integral) or size < 1:
-            raise ValueError(f"size={size!r}: pass a whole number from 1 on.")
+            raise ValueError(f"size={size!r}: pass an integer >= 1.")
         starts = range(0, len(clients), int(size))
         return cls(
             [
@@ -107,7 +107,7 @@ class Aggregators:
 
     All messages but 'answer' and 'masked' pass unchanged. The words of a group arrive
     as one sum, under the name of one of its clients, with the names of all that are in
-    it. Sums of masked words tell an aggregator nothing.
+    it. Sums of masked words reveal nothing to an aggregator.
 
     Parameters
     ----------

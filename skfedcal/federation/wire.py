@@ -77,14 +77,14 @@ def write_request(
     Parameters
     ----------
     request : Request
-        The question. Its entropy is left out: a site draws from its own system.
+        The request. Its entropy is left out: a site draws from its own system.
     simulate : bool, default=False
         Send the seed of clients' noise too; only for sites in this process.
 
     Raises
     ------
     WireError
-        If it holds what sites do not know.
+        If it has an algorithm that sites do not know.
     """
     name = type(request.algorithm).__name__
     if type(request.algorithm).__module__ != ALGORITHMS.get(name):
@@ -128,7 +128,7 @@ def read_request(text: Any, arrays: Mapping[str, Any] | None = None) -> Request:
         Naming what cannot be read.
     """
     if not isinstance(text, str):
-        raise WireError("The request is no text.")
+        raise WireError("The request is not a string.")
     request, announced = _question(text)
     if arrays is None:
         return request
@@ -193,7 +193,7 @@ def algorithm_names(request: Request) -> tuple[str, ...]:
 
 def _check_array(key: Any, array: Any) -> None:
     if not isinstance(key, str) or not isinstance(array, np.ndarray):
-        raise WireError(f"The broadcast {key!r} is no array.")
+        raise WireError(f"The broadcast {key!r} is not an array.")
     if array.dtype.kind not in "fiub" or array.dtype.byteorder == ">":
         raise WireError(f"The broadcast {key!r} is of type {array.dtype}.")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -234,7 +234,7 @@ def _codec(value: Any) -> Codec:
         spec = code.spec
         whole = min(spec.shape, default=1) >= 1 and spec.groups >= 1
         if not whole or (spec.shape and spec.shape[0] % spec.groups):
-            raise WireError(f"codec[{name!r}] has no shape that can be.")
+            raise WireError(f"codec[{name!r}] has an invalid shape.")
         if not all(x is None or x > 0 for x in (code.step, spec.clip, spec.weight)):
             raise WireError(f"codec[{name!r}] needs positive numbers.")
     return Codec(blocks)
@@ -242,7 +242,7 @@ def _codec(value: Any) -> Codec:
 
 def _count(value: Any, where: str) -> int:
     if type(value) is not int or not 0 <= value < 2**62:
-        raise WireError(f"{where} is {value!r:.80}; expected a whole number.")
+        raise WireError(f"{where} is {value!r:.80}; expected an integer.")
     return value
 
 
@@ -264,5 +264,5 @@ def _entropy(value: Any) -> SeededEntropy | None:
         return None
     numbers = read(tuple[int, ...], value, "seed")
     if not numbers or min(numbers) < 0:
-        raise WireError("seed must be whole numbers from 0 on.")
+        raise WireError("seed must be integers >= 0.")
     return SeededEntropy(*numbers)

@@ -1,9 +1,9 @@
 """Answers as unsigned words that add up modulo a power of 2, and back.
 
-Sums of words are exact: how many bits a word needs is proven before anybody is asked,
-from the bounds of what one client can send. A site limits its own answer to them, so
-that a sum of honest answers cannot wrap around, and a sum that exceeds its bound shows
-that a site was not honest. Needs numpy only.
+Sums of words are exact: the number of bits of a word is derived before any client is
+asked, from the bounds of what one client can send. A site limits its own answer to
+them, so that a sum of honest answers cannot wrap around, and a sum that exceeds its
+bound shows that a site was not honest. Needs numpy only.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class WordPlan:
         return PartialSum(total, n_clients, n_units)
 
     def fault(self, words: Mapping[str, Any], n_clients: int = 1) -> str:
-        """What is wrong with the words of some clients; empty if nothing.
+        """Fault of the words of some clients; empty if they are valid.
 
         For answers without masks, and for sums whose masks are off.
         """
@@ -106,7 +106,7 @@ class WordPlan:
         hidden = self.by_row and UNITS not in self.shapes
         n_units = self.n_units if hidden else answer.n_units
         if not 0 <= n_units <= self.n_units:
-            return f"says that it has {n_units} rows"
+            return f"reports {n_units} rows"
         for name, value in answer.total.items():
             unit, share = self.bounds[name]
             largest = unit * n_units + share * n_clients
@@ -197,7 +197,7 @@ def request_words(request: Request, *, masked: bool) -> WordPlan:
 
 
 def wrong_words(words: Mapping[str, Any], shapes: Mapping[str, Any]) -> str:
-    """What is wrong with the arrays of a client; empty if nothing."""
+    """Fault of the arrays of a client; empty if they are valid."""
     if set(words) != set(shapes):
         return f"sent the arrays {sorted(words)} instead of {sorted(shapes)}"
     for name, (shape, width) in shapes.items():
@@ -225,6 +225,6 @@ def _width(name: str, largest: int, n_clients: int, shape: tuple[int, ...]) -> i
         return 8
     raise ValueError(
         f"Sums of block {name!r} over {n_clients} clients can be as large as "
-        f"{float(largest):.2g}, which 64-bit words do not hold. Pass a smaller bound "
+        f"{float(largest):.2g}, which overflows 64-bit words. Pass a smaller bound "
         "per client (clip) or a larger eps, or sum fewer clients at once."
     )

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from skfedcal._files import as_path, write_whole
 from skfedcal._params import FrozenParams
 from skfedcal._version import __version__
-from skfedcal.federation.plain import once
+from skfedcal.federation.plain import reject_duplicate_keys
 from skfedcal.federation.run import RoundHistory
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def load(path: PathLike) -> BaseCalibrator:
     path = as_path(path)
     try:
         with open(path, encoding="utf-8") as file:
-            content = json.load(file, object_pairs_hook=once)
+            content = json.load(file, object_pairs_hook=reject_duplicate_keys)
     except (ValueError, RecursionError) as error:  # damaged, or a name given twice
         raise ValueError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:

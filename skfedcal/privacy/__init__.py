@@ -1,4 +1,4 @@
-"""Budgets, noise and accounts; nothing here knows what is being aggregated."""
+"""Differential privacy: mechanisms, accounting, ledgers and audits."""
 
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from skfedcal.privacy.accounting import (
         NoisePlan,
         calibrate,
+        calibrate_noise,
         compose_epsilon,
         gdp_delta,
         gdp_epsilon,
@@ -53,6 +54,7 @@ __all__ = [
     "audit_estimator",
     "audit_one_run",
     "calibrate",
+    "calibrate_noise",
     "compose_epsilon",
     "gdp_delta",
     "gdp_epsilon",
@@ -68,6 +70,7 @@ __getattr__, __dir__, _names = attach(
         "accounting": [
             "NoisePlan",
             "calibrate",
+            "calibrate_noise",
             "compose_epsilon",
             "gdp_delta",
             "gdp_epsilon",

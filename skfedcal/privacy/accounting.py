@@ -2,7 +2,7 @@
 
 - From a Gaussian, discrete or zCDP guarantee to (eps, delta) and back.
 - Privacy loss distributions of dp-accounting, an optional dependency.
-- How much noise a budget asks for, and what a list of releases has cost.
+- Noise calibration for a budget, and composition of a list of releases.
 """
 
 import functools
@@ -49,7 +49,8 @@ def gdp_delta(mu: float, eps: float) -> float:
     Parameters
     ----------
     mu : float
-        Sensitivity over standard deviation, in total; at least 0.
+        GDP parameter of all releases together: sensitivity over the standard deviation
+        of the noise; at least 0.
     eps : float
         At least 0.
 
@@ -94,7 +95,8 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     Parameters
     ----------
     mu : float
-        Sensitivity over standard deviation, in total; at least 0.
+        GDP parameter of all releases together: sensitivity over the standard deviation
+        of the noise; at least 0.
     delta : float
         Between 0 and 1, both excluded.
 
@@ -142,7 +144,7 @@ def gdp_mu(eps: float, delta: float) -> float:
     """
     eps, delta = _finite(eps=_at_least_zero(eps=eps)), _fraction(delta=delta)
     if eps > _LARGEST_EPS:
-        raise ValueError(f"eps={eps!r} is no budget; pass at most {_LARGEST_EPS:g}.")
+        raise ValueError(f"eps={eps!r} is too large; pass at most {_LARGEST_EPS:g}.")
     z = -float(ndtri(delta))
     root = math.sqrt(z * z + 2 * eps)
     # Two lower bounds: Phi(-u) >= delta(mu), and delta(mu) <= mu/sqrt(2 pi).
@@ -242,7 +244,7 @@ def zcdp_rho(eps: float, delta: float) -> float:
     eps, delta = _finite(eps=_at_least_zero(eps=eps)), _fraction(delta=delta)
     if not _LEAST_EPS <= eps <= _LARGEST_EPS:
         raise ValueError(
-            f"eps={eps!r} leaves no rho; pass {_LEAST_EPS:g} to {_LARGEST_EPS:g}."
+            f"eps={eps!r} is out of range; pass {_LEAST_EPS:g} to {_LARGEST_EPS:g}."
         )
     log_delta = math.log(delta)
     low = (eps / (math.sqrt(eps - log_delta) + math.sqrt(-log_delta))) ** 2
@@ -287,7 +289,7 @@ def _at_least_zero(**value: float) -> float:
 def _finite(**value: float) -> float:
     ((name, number),) = value.items()
     if math.isinf(as_number(name, number)):
-        raise ValueError(f"{name}={number!r} asks for no privacy; pass a finite one.")
+        raise ValueError(f"{name}={number!r} gives no privacy; pass a finite value.")
     return number
 
 
@@ -320,7 +322,7 @@ def load_pld() -> ModuleType | None:
 
 
 def require_pld() -> ModuleType:
-    """Return the PLD module of dp-accounting or say how to get it."""
+    """Return the PLD module of dp-accounting, or raise with the install command."""
     module = load_pld()
     if module is None:
         raise ImportError(f"accountant='pld' needs dp-accounting: {INSTALL}")
@@ -423,7 +425,7 @@ _ACCOUNTANTS = ("auto", "gdp", "zcdp", "pld")
 
 @dataclass(frozen=True, slots=True)
 class NoisePlan:
-    """Noise that keeps a budget, fixed before the first round.
+    """Noise that is calibrated to a budget, fixed before the first round.
 
     Parameters
     ----------
@@ -434,20 +436,20 @@ class NoisePlan:
     n_rounds : int
         Number of rounds.
     sampling_rate : float
-        Chance of a client to be in a round.
+        Probability that a client takes part in a round.
     accountant : {"gdp", "zcdp", "pld"}
-        What the noise was computed with.
+        Accountant that the noise was calibrated with.
     mu : float or None
         All rounds are mu-GDP together; None if sampling was credited.
     eps_slack, delta_slack : float
-        Part of the budget that pays for discrete noise.
+        Part of the budget for the difference between discrete and Gaussian noise.
     assumptions : tuple of str
-        What must hold for the guarantee, in words.
+        Assumptions of the guarantee, as text.
 
     Examples
     --------
-    >>> from skfedcal.privacy import calibrate
-    >>> round(calibrate(1.0, 1e-5, n_rounds=5).noise_multiplier, 3)
+    >>> from skfedcal.privacy import calibrate_noise
+    >>> round(calibrate_noise(1.0, 1e-5, n_rounds=5).noise_multiplier, 3)
     8.342
     """
 
@@ -477,7 +479,7 @@ class NoisePlan:
         )
 
 
-def calibrate(
+def calibrate_noise(
     eps: float,
     delta: float,
     *,
@@ -487,7 +489,7 @@ def calibrate(
     n_values: int = 0,
     n_shares: int | None = None,
 ) -> NoisePlan:
-    """Return the least noise that keeps ``(eps, delta)`` over all rounds.
+    """Return the least noise with which all rounds together are ``(eps, delta)``-DP.
 
     Parameters
     ----------
@@ -498,16 +500,16 @@ def calibrate(
     n_rounds : int, default=1
         Number of rounds, each with the same noise.
     sampling_rate : float, default=1.0
-        Chance of a client to be in a round, independent of all others.
+        Probability that a client takes part in a round, independent of all others.
     accountant : {"auto", "gdp", "zcdp", "pld"}, default="auto"
-        "gdp" is exact without sampling. "pld" credits sampling and needs
-        dp-accounting. "zcdp" is Lemma B.3 of the paper, and no credit for sampling.
-        "auto" is "gdp" without sampling and "pld" with it.
+        "gdp" is exact without sampling. "pld" includes amplification by sampling and
+        needs dp-accounting. "zcdp" is Lemma B.3 of the paper, without amplification by
+        sampling. "auto" is "gdp" without sampling and "pld" with it.
     n_values : int, default=0
         Noisy integers that are released per round; their slack is part of the budget.
     n_shares : int, optional
-        Number of noise shares that are certain to be in every sum, if clients add the
-        noise; None if one party draws it.
+        Number of noise shares that are guaranteed to be in every sum, if clients add
+        the noise; None if the server adds it.
 
     Returns
     -------
@@ -515,8 +517,8 @@ def calibrate(
 
     Examples
     --------
-    >>> from skfedcal.privacy import calibrate
-    >>> calibrate(1.0, 1e-5, n_rounds=12).noise_multiplier
+    >>> from skfedcal.privacy import calibrate_noise
+    >>> calibrate_noise(1.0, 1e-5, n_rounds=12).noise_multiplier
     12.923
     """
     _check_budget(eps, delta)
@@ -543,10 +545,57 @@ def calibrate(
     return NoisePlan(eps, delta, z, n_rounds, rate, name, mu, *slack, notes)
 
 
+def calibrate(
+    eps: float,
+    delta: float,
+    *,
+    n_rounds: int = 1,
+    sampling_rate: float = 1.0,
+    accountant: str = "auto",
+    n_values: int = 0,
+    n_shares: int | None = None,
+) -> NoisePlan:
+    """Return what `calibrate_noise` returns: the name before 0.1, removed in 0.2.
+
+    .. deprecated:: 0.1
+        Use :func:`calibrate_noise`, which takes the same parameters.
+
+    Parameters
+    ----------
+    eps, delta, n_rounds, sampling_rate, accountant, n_values, n_shares
+        See `calibrate_noise`.
+
+    Returns
+    -------
+    NoisePlan
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import calibrate_noise
+    >>> calibrate_noise(1.0, 1e-5).n_rounds
+    1
+    """
+    warnings.warn(
+        "skfedcal.privacy.calibrate is deprecated and will be removed in 0.2; use "
+        "skfedcal.privacy.calibrate_noise.",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return calibrate_noise(
+        eps,
+        delta,
+        n_rounds=n_rounds,
+        sampling_rate=sampling_rate,
+        accountant=accountant,
+        n_values=n_values,
+        n_shares=n_shares,
+    )
+
+
 def split_noise(
     clips: ArrayLike, weights: ArrayLike | None = None
 ) -> NDArray[np.float64]:
-    """Return the best shares of noise for blocks that are clipped one by one.
+    """Return the division of noise over separately clipped blocks with least variance.
 
     Parameters
     ----------
@@ -576,26 +625,26 @@ def split_noise(
 
 
 def compose_epsilon(events: Sequence[PrivacyEvent], delta: float) -> float:
-    """Return the eps at `delta` of all events together.
+    """Return the eps at `delta` of the composition of all events.
 
     Parameters
     ----------
     events : sequence of PrivacyEvent
-        What was released, about the same clients.
+        Releases about the same clients.
     delta : float
         Between 0 and 1, both excluded.
 
     Returns
     -------
     float
-        Exact for Gaussian events. Else the least of the bounds at hand: pure eps added
-        to the Gaussian eps, zCDP, and dp-accounting if it is installed. Infinite if
-        the slack of the events is more than `delta`.
+        Exact for Gaussian events. Else the smallest of the available bounds: pure eps
+        added to the Gaussian eps, zCDP, and dp-accounting if it is installed. Infinite
+        if the slack of the events is more than `delta`.
 
     Examples
     --------
-    >>> from skfedcal.privacy import calibrate, compose_epsilon
-    >>> round(compose_epsilon([calibrate(1.0, 1e-5).to_event()] * 2, 1e-5), 2)
+    >>> from skfedcal.privacy import calibrate_noise, compose_epsilon
+    >>> round(compose_epsilon([calibrate_noise(1.0, 1e-5).to_event()] * 2, 1e-5), 2)
     1.47
     """
     events = _check_events(events)
@@ -620,7 +669,7 @@ def compose_epsilon(events: Sequence[PrivacyEvent], delta: float) -> float:
 
 
 def _choose(accountant: str, sampling_rate: float) -> tuple[str, tuple[str, ...]]:
-    """Return the accountant to use and what it takes for granted."""
+    """Return the accountant to use and its assumptions."""
     if accountant not in _ACCOUNTANTS:
         raise ValueError(
             f"accountant={accountant!r} is unknown; pass one of {_ACCOUNTANTS}."
@@ -634,13 +683,14 @@ def _choose(accountant: str, sampling_rate: float) -> tuple[str, tuple[str, ...]
         return "zcdp", unamplified
     if accountant == "gdp":
         raise ValueError(
-            f"accountant='gdp' needs sampling_rate=1, got {sampling_rate!r}; "
-            "pass accountant='pld', or 'zcdp' for no credit for sampling."
+            f"accountant='gdp' needs sampling_rate=1, got {sampling_rate!r}; pass "
+            "accountant='pld', or 'zcdp' without amplification by sampling."
         )
     if load_pld() is None:
         warnings.warn(
-            "dp-accounting is not installed: the noise is that of full participation, "
-            f"which is valid but more than sampling needs. To use less: {INSTALL}",
+            "dp-accounting is not installed: the noise is calibrated for full "
+            "participation, which is valid but more than needed with sampling. To "
+            f"use less: {INSTALL}",
             PrivacyWarning,
             stacklevel=3,
         )
@@ -658,9 +708,9 @@ def _without_slack(
     inner_delta = (delta - slack.delta) * math.exp(-slack.eps / 2)
     if inner_eps <= 0 or inner_delta <= 0:
         raise ValueError(
-            f"eps={eps!r}, delta={delta!r} does not even pay for discrete noise "
-            f"({slack.eps:.2g}, {slack.delta:.2g}); release fewer values or pass "
-            "a larger budget."
+            f"eps={eps!r}, delta={delta!r} is less than the cost of discrete noise "
+            f"alone (eps {slack.eps:.2g}, delta {slack.delta:.2g}); release fewer "
+            "values or pass a larger budget."
         )
     return inner_eps, inner_delta
 

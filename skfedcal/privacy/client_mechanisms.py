@@ -1,9 +1,9 @@
 """Mechanisms whose noise the clients add: distributed and local privacy.
 
-- Sums of what clients draw, drawn at once: exact in distribution, for simulations.
+- Sums of the noise of all clients, drawn in one step for simulations.
 
-  The laws are those of the faithful mode up to the precision of floating-point numbers;
-  numpy's generator stands in for the clients, with a seed of 256 bits.
+  They have the distribution of the faithful mode up to floating-point precision;
+  numpy's generator replaces those of the clients, with a seed of 256 bits.
 
 - Noise that clients add themselves, so that the server sees noisy sums only.
 - Local privacy: every client randomises its own report; the server only debiases.
@@ -26,7 +26,7 @@ from skfedcal.privacy.events import PrivacyReport, PureEvent
 from skfedcal.privacy.mechanisms import (
     LatticeGaussian,
     LatticeLaplace,
-    PaidSum,
+    NoisySum,
     Spec,
     refuse_plan,
 )
@@ -137,25 +137,25 @@ _FEW = 16
 
 
 def refuse_absence(adjacency: str, unit: str) -> None:
-    """Raise for a neighbouring relation that what is published contradicts.
+    """Raise for a neighbouring relation that published numbers contradict.
 
     The number of units is in the report, in the ledger and, through the default of
     delta, in the noise; and a client would take its share of the noise with it.
     """
     if adjacency != "add-remove":
         return
-    why = "its share of the noise would be missing with it"
+    why = "without the client its share of the noise would be missing"
     if unit == "example":
         why = "the number of rows is published, in the report and in the ledger"
     raise ValueError(
-        f"DistributedDP(adjacency='add-remove') cannot hide whether one {unit} exists: "
-        f"{why}. Pass 'zero-out', which needs the same noise and takes the number of "
-        f"{'clients' if unit == 'client' else 'rows'} for public."
+        f"DistributedDP(adjacency='add-remove') cannot hide whether one {unit} "
+        f"exists: {why}. Pass 'zero-out', which needs the same noise and treats the "
+        f"number of {'clients' if unit == 'client' else 'rows'} as public."
     )
 
 
 def survivors_assumed(n_min: int, n_shares: int) -> tuple[str, ...]:
-    """What must hold for noise that is made of the shares of honest clients."""
+    """Assumptions of noise that is the sum of shares of honest clients."""
     return (
         f"{n_shares} or more of the clients in every sum draw their share of the noise "
         "as agreed and keep it to themselves",
@@ -174,9 +174,10 @@ class _Survivors:
     def check_plan(self, n_per_round: int | None) -> None:
         if n_per_round is not None and n_per_round < self.n_min:
             raise ValueError(
-                f"The noise is made of the shares of {self.n_min} clients, but a round "
-                f"is sure to have {n_per_round} only. Pass DistributedDP(n_min=...) "
-                "for the smallest cohort, and no Poisson sampling."
+                f"The noise is the sum of the shares of {self.n_min} clients, but a "
+                f"round is only guaranteed to have {n_per_round}. Pass "
+                "DistributedDP(n_min=...) with the size of the smallest cohort, and "
+                "do not use Poisson sampling."
             )
 
     def _check_clients(self, n_clients: int | None, round_index: int) -> None:
@@ -185,30 +186,30 @@ class _Survivors:
         if n_clients < self.n_min:
             raise NotEnoughClientsError(
                 f"{n_clients} clients answered in round {round_index}, but the noise "
-                f"is made of {self.n_min} shares, so that the sum would show more than "
-                "was paid for. Nothing of this round was released. Pass "
-                "DistributedDP(n_min=...) to allow for clients that drop out."
+                f"needs {self.n_min} shares: the sum would have less noise than was "
+                "accounted for. Nothing of this round was released. Pass "
+                "DistributedDP(n_min=...) to allow for dropout."
             )
 
     @property
     def trust(self) -> str:
         text = "distributed: clients add the noise, the server sees noisy sums only"
         if self.mode == "fast":
-            text += " (simulated: drawn once for all of them, by who holds exact sums)"
+            text += " (simulated: added once to the exact sum by the server)"
         return text
 
 
 class DistributedGaussian(_Survivors, LatticeGaussian):
-    """A draw of the discrete Gaussian per client; `n_shares` of them are enough.
+    """Discrete Gaussian noise shares, one per client; `n_shares` of them suffice.
 
     Parameters
     ----------
     plan : NoisePlan
         Noise multiplier and the rounds it pays for.
     n_min : int
-        Clients that are sure to be in every sum.
+        Clients that are guaranteed to be in every sum.
     n_shares : int
-        Those of them whose shares make up the noise.
+        Number of these clients whose shares are counted as noise.
     mode : {'fast', 'faithful'}
         Whether the sum of the shares, or each client's share, is drawn.
     adjacency : str
@@ -277,9 +278,9 @@ class DistributedLaplace(_Survivors, LatticeLaplace):
     budget : PureBudget
         Eps and how it is divided.
     n_min : int
-        Clients that are sure to be in every sum.
+        Clients that are guaranteed to be in every sum.
     n_shares : int
-        Those of them whose shares make up the noise.
+        Number of these clients whose shares are counted as noise.
     n_clients : int
         Clients in all.
     mode : {'fast', 'faithful'}
@@ -366,13 +367,15 @@ class SourceLaplace(LatticeLaplace):
         See `LatticeLaplace`.
     """
 
-    _trust = "source: every client adds the noise to its own sum and trusts nobody"
+    _trust = (
+        "source: every client adds the noise to its own sum and trusts no other party"
+    )
 
     def __init__(self, budget: PureBudget, *, mode: Mode, **account: Any) -> None:
         super().__init__(budget, model="SourceDP", **account)
         self.mode = mode
         if mode == "fast":
-            self._trust += " (simulated: drawn once for all of them)"
+            self._trust += " (simulated: drawn once for the sum)"
 
     @property
     def secure(self) -> bool:
@@ -428,7 +431,7 @@ def square_parts(n: int) -> list[int]:
     return parts + [1] * n
 
 
-class LocalSum(PaidSum):
+class LocalSum(NoisySum):
     """Unbiased estimates of counts from randomised reports.
 
     Parameters
@@ -440,9 +443,9 @@ class LocalSum(PaidSum):
     mode : {'fast', 'faithful'}
         Whether the sum of the reports, or each client's report, is drawn.
     assumptions : tuple of str, default=()
-        What must hold, for the report.
+        Assumptions of the guarantee, for the report.
     **account : dict
-        See `PaidSum`.
+        See `NoisySum`.
     """
 
     def __init__(
@@ -462,7 +465,7 @@ class LocalSum(PaidSum):
 
     @property
     def secure(self) -> bool:
-        """Whether clients themselves drew what protects them."""
+        """Whether the clients drew their randomness themselves."""
         return self.mode == "faithful" and self._entropy.secure
 
     @property
@@ -499,7 +502,7 @@ class LocalSum(PaidSum):
         return codec
 
     def oracles(self, codec: Codec, round_index: int) -> dict[str, Oracle]:
-        """How each block of a round is reported."""
+        """Frequency oracle of each block of a round."""
         specs = {name: code.spec for name, code in codec.blocks.items()}
         budgets = self.budget.of_blocks(specs, round_index)
         out = {}
@@ -510,8 +513,8 @@ class LocalSum(PaidSum):
                 oracle = Oracle(self._oracle, budgets[name], block.size)
             if not oracle.p > oracle.q:
                 raise ValueError(
-                    f"eps={self.budget.eps:g} leaves nothing of a report on block "
-                    f"{name!r}; pass a larger one."
+                    f"eps={self.budget.eps:g} is too small: a report on block "
+                    f"{name!r} would carry no information. Pass a larger eps."
                 )
             out[name] = oracle
         return out
@@ -552,7 +555,9 @@ class LocalSum(PaidSum):
         return Sums(values, noise, laws)
 
     def report(self) -> PrivacyReport:
-        trust = "local: every client randomises its own report and trusts nobody"
+        trust = (
+            "local: every client randomises its own report and trusts no other party"
+        )
         if self.mode == "fast":
             trust += " (simulated: the sum of the reports was drawn, not each report)"
         return PrivacyReport(
@@ -578,13 +583,13 @@ class LocalSum(PaidSum):
         if block.kind != "count" or block.norm != "l1":
             raise ValueError(
                 f"{self._label} sends block {name!r} of {block.size} numbers that are "
-                "not one count, which LocalDP has no report for. Pass CentralDP or "
+                "not counts with an L1 bound, which LocalDP needs. Pass CentralDP or "
                 "DistributedDP."
             )
         if block.clip is None or not 1 <= block.clip < 2 or block.groups != 1:
             raise ValueError(
-                f"Block {name!r} lets a client send {block.clip} examples, and LocalDP "
-                "would have to pay for each. Send one example per client "
+                f"Block {name!r} lets a client send {block.clip} examples, but "
+                "LocalDP allows one per client. Send one example per client "
                 "(max_examples_per_client=1)."
             )
         if self._oracle == "rr" and block.size > 1:

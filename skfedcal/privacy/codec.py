@@ -1,4 +1,4 @@
-"""The door: clip what a client would send and turn it into integers.
+"""Clip the contribution of each client and encode it as integers.
 
 Integers add up to the same total in any order, on any engine, with or without masks.
 Three codes:
@@ -48,7 +48,7 @@ _SHRINKS = 12
 
 @dataclass(frozen=True, slots=True)
 class BlockCode:
-    """How one block is written in integers.
+    """Encoding of one block as integers.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class BlockCode:
     def limit(self) -> int:
         """Largest squared L2 norm (or L1 norm) of a group, in lattice steps."""
         if self.spec.clip is None or self.step is None:
-            raise ValueError("Only a clipped block on a lattice has a bound.")
+            raise ValueError("Only a clipped block with a lattice step has a bound.")
         radius = self.spec.clip / self.step
         if not radius <= _MAX_RADIUS:
             raise ValueError(
@@ -149,7 +149,7 @@ class Codec:
     blocks: Mapping[str, BlockCode]
 
     def encode(self, values: Rows) -> dict[str, Encoded]:
-        """Clip and encode what each client sends; refuse what the spec does not name.
+        """Clip and encode the arrays of each client; refuse arrays not in the spec.
 
         Raises
         ------

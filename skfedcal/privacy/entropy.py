@@ -2,7 +2,7 @@
 
 - Sources of random words: the operating system, or a seed for simulations.
 
-- Random words of clients: each reads its own, whoever else is asked with it.
+- Random words of clients: those of one do not depend on which others are asked.
 
   A seeded simulation gives the same bits on every engine, as a client's words depend on
   the seed and on the position of the client only. Needs numpy only: code of a site.
@@ -27,7 +27,7 @@ _WORDS_PER_COUNT = 4
 
 
 class Stream(IntEnum):
-    """What the random words of one run are drawn for: ``entropy.child(Stream.NOISE)``.
+    """Purpose of the random words of one run: ``entropy.child(Stream.NOISE)``.
 
     Each purpose reads a stream of its own, so that one seed gives independent words to
     all of them. The numbers are part of what a seed means and never change.
@@ -50,7 +50,7 @@ class Entropy(Protocol):
 
     @property
     def secure(self) -> bool:
-        """Whether nobody can foretell the words."""
+        """Whether the words are unpredictable."""
         ...
 
     def uint64(self, n: int) -> Words:
@@ -75,7 +75,7 @@ class Entropy(Protocol):
 
 
 class _FromWords:
-    """Draws that need nothing but `uint64`: one law for every source."""
+    """Draws that are computed from `uint64` alone, in the same way for every source."""
 
     def uint64(self, n: int) -> Words:
         raise NotImplementedError
@@ -160,7 +160,7 @@ class SeededEntropy(_FromWords):
         return self._generator.random_raw(n)
 
     def child(self, *key: int) -> SeededEntropy:
-        """Return the stream of ``(seed, *key)``, wherever this one has got to."""
+        """Return the stream of ``(seed, *key)``, whatever this one has drawn."""
         return SeededEntropy(*self._path, *key)
 
     def at(self, n_words: int) -> SeededEntropy:
@@ -220,7 +220,7 @@ class ClientStreams:
     entropy : Entropy
         The operating system's, or that of one round of a simulation.
     positions : ndarray of int
-        Place of each client among all clients; of no consequence for real entropy.
+        Place of each client among all clients; not used with real entropy.
     """
 
     entropy: Entropy
@@ -260,7 +260,7 @@ class ClientStreams:
 
 
 class _Given(_FromWords):
-    """Words that are there already; samplers ask for more once in 2**50 draws."""
+    """Words drawn beforehand; samplers need more about once in 2**50 draws."""
 
     def __init__(self, words: Words, spare: Entropy) -> None:
         self._words, self._spare = words, spare

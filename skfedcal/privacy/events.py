@@ -1,7 +1,7 @@
 """Records of privacy: what a release costs, and what a fit guarantees.
 
 - Immutable records of what a release costs.
-- What a fit guarantees, in words and numbers.
+- The guarantee of a fit, as a report.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from skfedcal._params import as_number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slack:
-    """How far the noise that is drawn may be from the noise that is accounted.
+    """Difference between the noise that is drawn and the noise that is accounted.
 
     For every event the chances under the two laws, one way or the other, agree up to a
     factor ``exp(eps_slack / 2)`` and an addition that `delta_slack` pays for.
@@ -51,7 +51,7 @@ class GaussianEvent(_Slack):
     mu : float
         Sensitivity over standard deviation, root of the sum of squares over rounds.
     eps_slack, delta_slack : float, default=0
-        Distance of the noise from the law that is accounted.
+        Difference between the noise that is drawn and the distribution accounted for.
 
     Examples
     --------
@@ -75,9 +75,9 @@ class PureEvent(_Slack):
     Parameters
     ----------
     eps : float
-        Largest log ratio of the chances of any output.
+        Bound on the privacy loss: largest log ratio of the probabilities of any output.
     eps_slack, delta_slack : float, default=0
-        Distance of the noise from the law that is accounted.
+        Difference between the noise that is drawn and the distribution accounted for.
 
     Examples
     --------
@@ -103,11 +103,11 @@ class SampledGaussianEvent(_Slack):
     noise_multiplier : float
         Standard deviation over sensitivity of one round.
     sampling_rate : float
-        Chance of a client to be in a round, independent of all others.
+        Probability that a client takes part in a round, independent of all others.
     n_rounds : int, default=1
         Number of rounds.
     eps_slack, delta_slack : float, default=0
-        Distance of the noise from the law that is accounted.
+        Difference between the noise that is drawn and the distribution accounted for.
 
     Examples
     --------
@@ -125,7 +125,7 @@ class SampledGaussianEvent(_Slack):
     def __post_init__(self) -> None:
         self._check("noise_multiplier")
         if self.noise_multiplier == 0:
-            raise ValueError("noise_multiplier=0 is no noise; pass a number > 0.")
+            raise ValueError("noise_multiplier=0 means no noise; pass a number > 0.")
         if not 0 < as_number("sampling_rate", self.sampling_rate) <= 1:
             raise ValueError(
                 f"sampling_rate={self.sampling_rate!r} is out of range; "
@@ -191,28 +191,28 @@ class PrivacyReport:
     mu : float or None
         The same as Gaussian differential privacy, where that is exact.
     noise_multiplier : float
-        Standard deviation of the noise over the bound of a unit, per round.
+        Standard deviation of the noise over the sensitivity, per round.
     clip : dict
         Bound on each block that a client sends, in the first round.
     unit : {'client', 'example'}
-        What is hidden.
+        Unit of privacy: what one neighbouring data set changes.
     adjacency : str
-        Which data sets count as neighbours.
+        Neighbouring relation.
     trust : str
-        Who is trusted with what.
+        Trust model: who adds the noise and what the server sees.
     secure : bool
-        Whether noise came from the operating system and was drawn by those whom the
-        model trusts with it. False: the fit is a simulation.
+        Whether noise came from the operating system and was drawn by the parties that
+        the trust model names. False: the fit is a simulation.
     accountant : str
-        How rounds were added up.
+        Accountant that composed the rounds.
     n_rounds, n_clients : int
-        Rounds paid for, and units (clients, or examples) among which one hides.
+        Rounds paid for, and number of units (clients, or examples).
     assumptions : tuple of str
-        What must hold for the guarantee.
+        Assumptions of the guarantee.
     ledger_ids : tuple of str
         Records of the ledger that paid for it.
     seeded : bool
-        Whether noise came from a seed, with which anybody can take it off again.
+        Whether noise came from a seed, with which anyone can remove it.
 
     Examples
     --------
@@ -269,4 +269,4 @@ class PrivacyReport:
             return ""
         if self.seeded:
             return "SIMULATED, seeded noise: no guarantee; "
-        return "SIMULATED, noise drawn at once by who holds the exact values; "
+        return "SIMULATED, noise added once to the exact values; "

@@ -44,13 +44,13 @@ BUDGET_RTOL = 1e-9
 
 
 def refuse_simulation(mode: str) -> None:
-    """Refuse noise that protects nobody."""
+    """Refuse debits for simulated noise."""
     if mode == "simulation":
         raise ValueError(
-            "This ledger refuses mode='simulation': noise from a seed, or drawn by one "
-            "who holds what it should hide, protects nobody. Pass random_state=None "
-            "(LocalDP and SourceDP: mode='faithful' as well), or use "
-            "PrivacyLedger(path, require_secure=False)."
+            "This ledger refuses mode='simulation': noise from a seed, or added by a "
+            "party that holds the exact values, protects no client. Pass "
+            "random_state=None (LocalDP and SourceDP: mode='faithful' as well), or "
+            "use PrivacyLedger(path, require_secure=False)."
         )
 
 
@@ -72,9 +72,9 @@ def refuse_other_unit(account: Account, entry: Record) -> None:
     unit = unit_of(entry)
     if unit is not None and account.unit not in (None, unit):
         raise ValueError(
-            f"Population {entry['population']!r} is an account per {account.unit}, and "
-            f"this release hides one {unit}: their sum means nothing. Use another "
-            "ledger."
+            f"Population {entry['population']!r} accounts for privacy per "
+            f"{account.unit}, but this release protects one {unit}; the two cannot be "
+            "added up. Use another ledger."
         )
 
 
@@ -219,8 +219,8 @@ class PrivacyLedger:
         population : str, default="default"
             Account to debit. Two names promise two disjoint sets of clients.
         mode : {"secure", "simulation"}, default="secure"
-            "simulation" if the noise comes from a seed, or is drawn by one who holds
-            what it should hide.
+            "simulation" if the noise comes from a seed, or is added by a party that
+            holds the exact values.
         run_id : str, default=None
             Name of this one release. A debit with the same name, event, population
             and mode is paid once: a resumed fit gets the id of the first record. Never
@@ -286,8 +286,9 @@ class PrivacyLedger:
         Notes
         -----
         What is proved for releases that were chosen one after the other is the budget,
-        not this figure on the way to it: it is a charge of a filter and no odometer.
-        For releases that were fixed in advance it is itself an upper bound.
+        not this figure on the way to it: it is the charge of a privacy filter, not of a
+        privacy odometer. For releases that were fixed in advance it is itself an upper
+        bound.
         """
         if delta is None:
             if self.budget is None:

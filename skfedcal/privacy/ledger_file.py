@@ -1,6 +1,6 @@
 """Records of a ledger and where they are kept: in memory or in a file.
 
-- What a record of the ledger is, what may follow it and what records add up to.
+- Format, order and totals of the records.
 - Where a ledger keeps its records: a list in memory or a hash-chained JSONL file.
 """
 
@@ -303,7 +303,7 @@ class MemoryStore:
         return self.records[-1]
 
     def sync(self) -> None:
-        """Do nothing: memory is no disk."""
+        """Do nothing: there is no file to sync."""
 
     def forget(self) -> None:
         """Do nothing: there is no file to read again."""
@@ -495,7 +495,7 @@ class FileStore:
 
     @contextmanager
     def _doing(self, what: str) -> Iterator[None]:
-        """Say in an OSError what was being done; its type stays."""
+        """Add the failed operation to the text of an OSError; its type is kept."""
         try:
             yield
         except OSError as error:

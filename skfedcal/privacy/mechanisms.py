@@ -1,7 +1,7 @@
-"""Mechanisms: an integer sum over clients in, what the server may see out.
+"""Mechanisms: turn an integer sum over clients into a release.
 
 - What all noisy mechanisms share: pay once, release each round once.
-- Discrete Laplace noise on integer sums whose terms have a bound in L1: pure eps.
+- Discrete Laplace noise on integer sums with L1 sensitivity: pure eps.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 Spec = Mapping[str, BlockSpec]
 
 
-class PaidSum:
-    """Account of one run.
+class NoisySum:
+    """Base of mechanisms with noise: debit a run once, release each round once.
 
     Parameters
     ----------
     entropy : Entropy
-        Where noise comes from.
+        Source of the noise.
     ledger : PrivacyLedger
         Debited with the whole run before the first round.
     n_units : int
-        Clients (or examples) among which one hides.
+        Number of clients (or examples).
     unit : {'client', 'example'}
-        What is hidden.
+        Unit of privacy.
     n_releases : int
         Rounds that may be released; a further one is refused.
     n_values : int
-        Numbers that a round may release, as told to the accountant.
+        Numbers that a round may release, as accounted for.
     label, population : str
         For the ledger.
     """
@@ -78,12 +78,12 @@ class PaidSum:
 
     @property
     def secure(self) -> bool:
-        """Whether the guarantee is real."""
+        """Whether the noise is secret; False for a simulation."""
         return self._entropy.secure
 
     @property
     def seeded(self) -> bool:
-        """Whether any noise comes from a seed, with which anybody can take it off."""
+        """Whether any noise comes from a seed, with which anyone can remove it."""
         return not self._entropy.secure
 
     @property
@@ -92,7 +92,7 @@ class PaidSum:
         return None if self._entropy.secure else self._entropy.child(_SITES)
 
     def randomizer(self, codec: Codec, round_index: int) -> Randomizer | None:
-        """Give what clients do to their answers; None: nothing."""
+        """Return the randomizer that clients apply to their answers, or None."""
         return None
 
     def _note_bounds(self, spec: Spec) -> None:
@@ -120,7 +120,9 @@ class PaidSum:
 
     def _check_paid(self, round_index: int) -> None:
         if self._receipt is None:
-            raise RuntimeError("release() before open(): nothing has been paid.")
+            raise RuntimeError(
+                "release() was called before open(): the ledger has not been debited."
+            )
         if round_index < self._next_round:
             raise RuntimeError(f"Round {round_index} has been released already.")
 
@@ -129,8 +131,9 @@ class PaidSum:
         size = sum(code.spec.size for code in codec.blocks.values())
         if self._releases_left < 1 or size > self._n_values:
             raise RuntimeError(
-                f"Round {round_index} releases {size} numbers; paid for are "
-                f"{self._releases_left} more rounds of {self._n_values} numbers."
+                f"Round {round_index} releases {size} numbers, but the ledger was "
+                f"debited for {self._releases_left} more rounds of {self._n_values} "
+                "numbers."
             )
         self._releases_left -= 1
         self._next_round = round_index + 1
@@ -157,7 +160,7 @@ def refuse_plan(planned: int, n_participations: int | None) -> None:
 class SumMechanism(Protocol):
     """Decides how clients encode, pays, and turns an integer sum into a release.
 
-    It cannot tell temperature from bins. The order is fixed: `open` (the ledger is
+    It does not depend on the method. The order is fixed: `open` (the ledger is
     debited), then `codec` and `release` for each round.
     """
 
@@ -177,7 +180,7 @@ class SumMechanism(Protocol):
         """Pay for all rounds; called before any client is contacted.
 
         A resumed run has the same `run_id` and says how many rounds are released. The
-        runner says who will take part; what was not planned for is refused.
+        runner passes the participation; more than was planned for is refused.
         """
 
     @property
@@ -194,17 +197,17 @@ class SumMechanism(Protocol):
 
     @property
     def max_colluders(self) -> int:
-        """Clients of a sum that may tell the server what they know."""
+        """Clients of a sum that may collude with the server."""
 
     @property
     def event(self) -> PrivacyEvent | None:
-        """What the whole run costs, once it is paid; None: nothing is promised."""
+        """Privacy event of the whole run, once it is debited; None: no guarantee."""
 
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
-        """Say how the blocks of one round are written."""
+        """Return the encoding of the blocks of one round."""
 
     def randomizer(self, codec: Codec, round_index: int) -> Randomizer | None:
-        """Give what clients do to their answers before they are summed, if anything."""
+        """Return the randomizer that clients apply before the sum, or None."""
 
     def release(
         self,
@@ -219,10 +222,10 @@ class SumMechanism(Protocol):
         """
 
     def report(self) -> PrivacyReport:
-        """Say what is guaranteed."""
+        """Return the guarantee."""
 
     def describe(self) -> str:
-        """Write down all settings, to tell one run from another."""
+        """Return all settings as text, which identifies the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,12 +249,12 @@ class ExactSum:
 
     @property
     def n_min(self) -> int:
-        """Nothing is promised that a smaller sum would break."""
+        """Exact sums have no least number of clients."""
         return 0
 
     @property
     def max_colluders(self) -> int:
-        """Nothing is promised that they would break."""
+        """Exact sums have no guarantee that colluders could weaken."""
         return 0
 
     @property
@@ -262,7 +265,7 @@ class ExactSum:
         return Codec({n: BlockCode(b, exact_step(b)) for n, b in spec.items()})
 
     def randomizer(self, codec: Codec, round_index: int) -> None:
-        """Clients send what they have."""
+        """Clients send their answers unchanged."""
 
     def release(
         self,
@@ -286,7 +289,7 @@ def exact_step(block: BlockSpec) -> float | None:
     return 1.0 if counted else None
 
 
-class LatticeGaussian(PaidSum):
+class LatticeGaussian(NoisySum):
     """Discrete Gaussian noise on the integer sum, once per round.
 
     Parameters
@@ -294,15 +297,15 @@ class LatticeGaussian(PaidSum):
     plan : NoisePlan
         Noise multiplier and the rounds it pays for.
     shares : tuple of float, default=()
-        Part of the budget that each round gets, in terms of squared strength; empty
-        when all rounds get the same.
+        Share of the squared GDP parameter ``mu ** 2`` that each round gets; empty when
+        all rounds get the same.
     split : {'split', 'joint'}
         How noise is divided over blocks: so that the total variance is least, or the
         same for every number.
     n_releases : int
         Rounds that may be released; a further one is refused.
     **account : dict
-        See `PaidSum`.
+        See `NoisySum`.
     """
 
     _trust = "central: the server sees exact sums and adds the noise"
@@ -352,7 +355,8 @@ class LatticeGaussian(PaidSum):
         for name, block in spec.items():
             if block.clip is None or block.norm != "l2":
                 raise ValueError(
-                    f"Block {name!r} has no L2 bound, so no noise can hide a client."
+                    f"Block {name!r} has no L2 bound: its sensitivity is infinite, so "
+                    "no noise can protect a client."
                 )
         self._note_bounds(spec)
         sigmas = self._sigmas(spec, round_index)
@@ -501,7 +505,7 @@ class PureBudget:
     shares : tuple of float, default=()
         Part of eps that each round gets, where these differ.
     delta_slack : float, default=0.0
-        What noise from tables costs.
+        Addition to delta for noise that is sampled from tables.
     """
 
     eps: float
@@ -532,19 +536,19 @@ class PureBudget:
         return {name: whole * weight for name, weight in weights.items()}
 
 
-class LatticeLaplace(PaidSum):
+class LatticeLaplace(NoisySum):
     """Discrete Laplace noise on the integer sum, once per round.
 
     Parameters
     ----------
     budget : PureBudget
-        Eps and how it is divided.
+        Eps and its division over rounds and blocks.
     assumptions : tuple of str, default=()
-        What must hold, for the report.
+        Assumptions of the guarantee, for the report.
     model : str, default='CentralDP'
         For messages.
     **account : dict
-        See `PaidSum`.
+        See `NoisySum`.
     """
 
     _trust = "central: the server sees exact sums and adds the noise"
@@ -595,9 +599,10 @@ class LatticeLaplace(PaidSum):
         for name, code in codec.blocks.items():
             if code.limit < 1:
                 raise ValueError(
-                    f"eps={budgets[name]:g} for {name!r} needs noise of whole steps of "
-                    f"{code.step:g}, and a unit may send {code.spec.clip:g} only: "
-                    "nothing would be left of it. Pass a larger eps."
+                    f"eps={budgets[name]:g} for block {name!r} needs a lattice step "
+                    f"of {code.step:g}, but a unit may send at most "
+                    f"{code.spec.clip:g}, which would be rounded to zero. Pass a "
+                    "larger eps."
                 )
         scales = self._scales(codec, round_index)
         name = min(scales)
@@ -657,13 +662,13 @@ class LatticeLaplace(PaidSum):
         if block.clip is None or block.norm != "l1":
             raise ValueError(
                 f"{self._label} sends block {name!r} of {block.size} numbers without "
-                f"an L1 bound, which {self._model} cannot hide. Pass CentralDP or "
+                f"an L1 bound, which {self._model} needs. Pass CentralDP or "
                 "DistributedDP."
             )
         if block.kind == "count" and block.clip < 1:
             raise ValueError(
                 f"Block {name!r} counts whole examples but is clipped to "
-                f"{block.clip:g}; pass a bound of 1 at least."
+                f"{block.clip:g}; pass a bound of at least 1."
             )
         return block
 
@@ -673,7 +678,10 @@ class LatticeLaplace(PaidSum):
         assert block.clip is not None
         noise = self._reach * block.sensitivity / eps
         if not noise < _LARGEST_SCALE:
-            raise ValueError(f"eps={eps!r} is too small for any noise; pass a larger.")
+            raise ValueError(
+                f"eps={eps!r} is too small: noise of scale {noise:g} overflows "
+                "float64; pass a larger eps."
+            )
         finest = max(noise / self._real_scale / 2, block.clip / _REAL_RADIUS)
         return float(2.0 ** ceil(log2(finest)))
 
@@ -712,7 +720,7 @@ def _scale(reach: int, eps: float) -> float:
     scale = reach / eps
     if not scale < _LARGEST_SCALE:
         raise ValueError(
-            f"eps={eps!r} asks for noise of scale {scale:g}, which no number holds; "
+            f"eps={eps!r} is too small: noise of scale {scale:g} overflows float64; "
             "pass a larger eps."
         )
     while Fraction(reach) > Fraction(eps) * Fraction(scale):

@@ -1,4 +1,4 @@
-"""Privacy models: who is protected from whom, and at what price.
+"""Privacy models: unit of privacy, trust model and budget.
 
 An estimator's `privacy` is one of these objects. Each is turned into a mechanism before
 any client is contacted.
@@ -41,13 +41,13 @@ class ReleasePlan:
     Parameters
     ----------
     n_units : int
-        Clients, or examples, among which one hides.
+        Number of clients, or of examples.
     n_releases : int
         Noisy sums released in all.
     n_participations : int
         How many of them one client can be part of.
     sampling_rate : float
-        Chance of a client to be in a round, for Poisson sampling; else 1.
+        Probability that a client takes part in a round, for Poisson sampling; else 1.
     n_values : int
         Numbers per release.
     shares : tuple of float, default=()
@@ -69,21 +69,21 @@ class ReleasePlan:
 
 
 class PrivacyModel(Protocol):
-    """A kind of guarantee; `unit` is what it hides."""
+    """A trust model with its budget; `unit` is the unit of privacy."""
 
     @property
     def unit(self) -> Unit:
-        """What the guarantee is about."""
+        """Unit of privacy."""
 
     @property
     def private(self) -> bool:
         """Whether noise is added."""
 
     def validate(self) -> None:
-        """Raise for a value that cannot be."""
+        """Raise ValueError for an invalid parameter."""
 
     def strength(self, n_units: int) -> float:
-        """Signal that one release may show: L2 bound of a unit over the noise."""
+        """Signal-to-noise ratio of one unit in one release: L2 bound over noise."""
 
     def mechanism(
         self,
@@ -102,7 +102,7 @@ class SecureAggregation(FrozenParams):
     """Exact sums over clients and no noise: what ``eps=None`` means.
 
     The server sees the sum and no client's contribution by itself. The sum may still
-    tell something about a client: this is not differential privacy.
+    reveal information about a client: this is not differential privacy.
 
     Examples
     --------
@@ -121,7 +121,7 @@ class SecureAggregation(FrozenParams):
         return False
 
     def validate(self) -> None:
-        """Nothing can be wrong."""
+        """Do nothing: there are no parameters."""
 
     def strength(self, n_units: int) -> float:
         """There is no noise."""
@@ -145,14 +145,13 @@ class CentralDP(FrozenParams):
     eps : float
         Budget of the whole fit.
     delta : float, default=None
-        Chance that the bound does not hold; None is ``min(1e-5, 1 / (10 K))`` for K
-        clients.
+        The delta of (eps, delta)-DP; None is ``min(1e-5, 1 / (10 K))`` for K clients.
     accountant : {'auto', 'gdp', 'pld', 'zcdp'}, default='auto'
-        'gdp' is exact for full participation; 'pld' also counts Poisson sampling and
-        needs ``pip install "skfedcal[accounting]"``; 'zcdp' is the looser accounting
-        of the paper; 'auto' takes the tightest that is valid.
+        'gdp' is exact for full participation; 'pld' includes amplification by Poisson
+        sampling and needs ``pip install "skfedcal[accounting]"``; 'zcdp' is the looser
+        accounting of the paper; 'auto' takes the tightest that is valid.
     unit : {'client', 'example'}, default='client'
-        What is hidden: all rows of a client, or one row. One person with several rows
+        Unit of privacy: all rows of a client, or one row. One person with several rows
         is protected as a whole only by 'client'.
 
     Examples
@@ -173,7 +172,7 @@ class CentralDP(FrozenParams):
         return True
 
     def validate(self) -> None:
-        """Raise for a value that cannot be."""
+        """Raise ValueError for an invalid parameter."""
         check_eps(self.eps)
         check_delta(self.delta)
         check_choices(
@@ -183,12 +182,12 @@ class CentralDP(FrozenParams):
 
     def strength(self, n_units: int) -> float:
         """L2 bound of a unit over the noise of a single release."""
-        from skfedcal.privacy.accounting import calibrate
+        from skfedcal.privacy.accounting import calibrate_noise
 
         # Sampling and the slack of discrete noise change it by little.
         accountant = "zcdp" if self.accountant == "zcdp" else "gdp"
         delta = self._delta(n_units, quiet=True)
-        noise = calibrate(float(self.eps), delta, accountant=accountant)
+        noise = calibrate_noise(float(self.eps), delta, accountant=accountant)
         return 1 / noise.noise_multiplier
 
     def mechanism(
@@ -201,7 +200,7 @@ class CentralDP(FrozenParams):
         label: str = "fit",
     ) -> LatticeGaussian | LatticeLaplace:
         """Build the mechanism of one run."""
-        from skfedcal.privacy.accounting import calibrate
+        from skfedcal.privacy.accounting import calibrate_noise
         from skfedcal.privacy.samplers import table_slack
 
         if plan.norm == "l1":
@@ -216,7 +215,7 @@ class CentralDP(FrozenParams):
         # Clients are sampled, not rows: a row comes with the others of its client,
         # which may betray that it took part. No credit for sampling then.
         rate = plan.sampling_rate if self.unit == "client" else 1.0
-        noise = calibrate(
+        noise = calibrate_noise(
             float(self.eps),
             self._delta(plan.n_units),
             n_rounds=plan.n_participations,
@@ -267,7 +266,7 @@ def pure_budget(eps: float, plan: ReleasePlan, slack: float = 0.0) -> PureBudget
 
 
 def no_credit(plan: ReleasePlan) -> tuple[str, ...]:
-    """Say that sampling of clients is not credited."""
+    """Return the note that sampling of clients is not credited."""
     if plan.sampling_rate == 1:
         return ()
     return (f"sampling rate {plan.sampling_rate:g} is charged as 1",)
@@ -281,8 +280,9 @@ def usual_delta(
         return min(1e-5, 1 / (10 * n_units))
     if n_units > 1 and delta >= 1 / n_units:
         raise ValueError(
-            f"delta={float(delta):g} allows to publish one of the {n_units} "
-            f"{unit}s outright; pass a delta far below 1/{n_units}, or None."
+            f"delta={float(delta):g} is too large: a mechanism that publishes one of "
+            f"the {n_units} {unit}s in full would satisfy it; pass a delta far below "
+            f"1/{n_units}, or None."
         )
     if not quiet and n_units > 1 and delta > 1 / (10 * n_units):
         warnings.warn(
@@ -295,7 +295,7 @@ def usual_delta(
 
 
 def check_model(privacy: object) -> None:
-    """Raise for what is neither None nor a privacy model."""
+    """Raise TypeError unless `privacy` is None or a privacy model."""
     if privacy is None:
         return
     if isinstance(privacy, type) and hasattr(privacy, "mechanism"):
@@ -305,13 +305,14 @@ def check_model(privacy: object) -> None:
         )
     if not all(hasattr(privacy, name) for name in _MODEL):
         raise TypeError(
-            f"privacy={privacy!r} is no privacy model; pass None, SecureAggregation(), "
-            "CentralDP(eps=...) or another object of skfedcal.privacy."
+            f"privacy={privacy!r} is not a privacy model; pass None, "
+            "SecureAggregation(), CentralDP(eps=...) or another object of "
+            "skfedcal.privacy."
         )
 
 
 def check_eps(eps: object) -> None:
-    """Raise for what is no budget."""
+    """Raise ValueError unless `eps` is a valid budget."""
     # With less the scale of the noise, or its variance, would be no float.
     if not _is_real(eps) or not 1e-100 <= as_number("eps", eps) < float("inf"):
         raise ValueError(
@@ -321,7 +322,7 @@ def check_eps(eps: object) -> None:
 
 
 def check_delta(delta: object) -> None:
-    """Raise for what is neither None nor a chance."""
+    """Raise ValueError unless `delta` is None or between 0 and 1."""
     if delta is not None and (not _is_real(delta) or not 0 < delta < 1):  # type: ignore[operator]
         raise ValueError(
             f"delta={delta!r} is out of range; pass 0 < delta < 1, or None."
@@ -329,7 +330,7 @@ def check_delta(delta: object) -> None:
 
 
 def check_choices(**choices: tuple[object, tuple[str, ...]]) -> None:
-    """Raise for a value that is none of those allowed."""
+    """Raise ValueError for a value that is not one of those allowed."""
     for name, (value, allowed) in choices.items():
         if not isinstance(value, str) or value not in allowed:
             raise ValueError(f"{name}={value!r} is unknown; pass one of {allowed}.")
@@ -340,13 +341,13 @@ def _is_real(value: object) -> bool:
 
 
 def is_count(value: object, least: int) -> bool:
-    """Tell whether a value is a whole number from `least` on."""
+    """Tell whether a value is an integer of at least `least`."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     return whole and value >= least  # type: ignore[operator]
 
 
 def rows_known(unit: Unit) -> tuple[str, ...]:
-    """What is assumed where single examples are hidden."""
+    """Assumption where the unit of privacy is an example."""
     return ("the number of rows is public",) if unit == "example" else ()
 
 
@@ -369,23 +370,25 @@ class DistributedDP(FrozenParams):
     eps : float
         Budget of the whole fit.
     delta : float, default=None
-        Chance that the bound does not hold, for Gaussian noise; None is
+        The delta of (eps, delta)-DP, for Gaussian noise; None is
         ``min(1e-5, 1 / (10 K))`` for K clients.
     n_min : int, default=None
-        Clients that are sure to be in every sum: the shares of the honest ones among
-        them alone make up the noise, and further ones add to it. A round that fewer
-        clients answer is refused. None is all clients: no client may drop out.
+        Number of clients that are guaranteed to be in every sum. The noise is
+        calibrated to the shares of the honest ones among them; further shares add to
+        it. A round with fewer answers is refused. None is all clients: no client may
+        drop out.
     adjacency : {'zero-out', 'replace'}, default='zero-out'
-        What a neighbouring data set does with a unit: send zeros, or anything else,
-        which doubles the noise. The number of units is public in both. 'add-remove' is
+        Neighbouring relation: one unit sends zeros instead, or anything else, which
+        doubles the noise. The number of units is public in both. 'add-remove' is
         refused: that number is published, so that a claim to hide it would be false.
     unit : {'client', 'example'}, default='client'
-        What is hidden: all rows of a client, or one row.
+        Unit of privacy: all rows of a client, or one row.
     mode : {'fast', 'faithful'}, default='fast'
         'faithful' draws every client's share. 'fast' draws their sum, which has the
-        same law, but whoever runs it holds exact sums.
+        same distribution, but the server then holds exact sums.
     max_colluders : int, default=0
-        Clients that may tell their shares: the noise is made of ``n_min`` less these.
+        Clients that may reveal their shares to the server: the noise is calibrated to
+        ``n_min - max_colluders`` shares.
 
     Examples
     --------
@@ -408,7 +411,7 @@ class DistributedDP(FrozenParams):
         return True
 
     def validate(self) -> None:
-        """Raise for a value that cannot be."""
+        """Raise ValueError for an invalid parameter."""
         from skfedcal.privacy.client_mechanisms import refuse_absence
 
         check_eps(self.eps)
@@ -425,17 +428,17 @@ class DistributedDP(FrozenParams):
         ):
             if not is_count(value, least):
                 raise ValueError(
-                    f"{name}={value!r} is no number of clients; pass a whole number "
-                    f"from {least} on."
+                    f"{name}={value!r} is not a number of clients; pass an integer >= "
+                    f"{least}."
                 )
 
     def strength(self, n_units: int) -> float:
         """L2 bound of a unit over the noise of a single release."""
-        from skfedcal.privacy.accounting import calibrate
+        from skfedcal.privacy.accounting import calibrate_noise
 
         delta = usual_delta(self.delta, n_units, self.unit, quiet=True)
         reach = 2 if self.adjacency == "replace" else 1
-        return 1 / (reach * calibrate(float(self.eps), delta).noise_multiplier)
+        return 1 / (reach * calibrate_noise(float(self.eps), delta).noise_multiplier)
 
     def mechanism(
         self,
@@ -455,10 +458,10 @@ class DistributedDP(FrozenParams):
         common |= {"mode": self.mode, "adjacency": self.adjacency}
         if plan.norm == "l1":
             return self._laplace(plan, n_shares, n_clients, common)
-        from skfedcal.privacy.accounting import calibrate
+        from skfedcal.privacy.accounting import calibrate_noise
         from skfedcal.privacy.client_mechanisms import DistributedGaussian
 
-        noise = calibrate(
+        noise = calibrate_noise(
             float(self.eps),
             usual_delta(self.delta, plan.n_units, self.unit),
             n_rounds=plan.n_participations,
@@ -499,13 +502,17 @@ class DistributedDP(FrozenParams):
         if n_clients is None and self.unit == "client":
             n_clients = plan.n_units
         if self.n_min is None and n_clients is None:
-            raise ValueError("DistributedDP(unit='example') needs n_min here.")
+            raise ValueError(
+                "DistributedDP(unit='example') needs n_min: the number of clients is "
+                "not known here."
+            )
         if n_clients is None:
             return plan.n_units
         if self.n_min is not None and self.n_min > n_clients:
             raise ValueError(
-                f"n_min={self.n_min}, but there are {n_clients} clients. Pass a number "
-                "of clients that are sure to answer, or None for all of them."
+                f"n_min={self.n_min}, but there are {n_clients} clients. Pass a "
+                "number of clients that are guaranteed to answer, or None for all of "
+                "them."
             )
         return n_clients
 
@@ -514,8 +521,8 @@ class DistributedDP(FrozenParams):
         honest = n_min - int(self.max_colluders)
         if honest < 1:
             raise ValueError(
-                f"max_colluders={self.max_colluders} of {n_min} clients leave nobody "
-                "to add noise; pass fewer, or a larger n_min."
+                f"max_colluders={self.max_colluders} of {n_min} clients leaves no "
+                "honest client to add noise; pass fewer colluders, or a larger n_min."
             )
         return honest
 
@@ -528,7 +535,7 @@ class DistributedDP(FrozenParams):
 
 @dataclass(frozen=True, repr=False)
 class LocalDP(FrozenParams):
-    """Local differential privacy: a client randomises its report and trusts nobody.
+    """Local differential privacy: every client randomises its own report.
 
     Only for methods that count one example per client. Rounds, and the blocks of a
     round, share eps.
@@ -543,7 +550,7 @@ class LocalDP(FrozenParams):
         randomised response. 'auto' takes the least variance.
     mode : {'fast', 'faithful'}, default='fast'
         'faithful' draws every client's report. 'fast' draws the sum of the reports,
-        which has the same law: a simulation that protects nobody.
+        which has the same distribution: a simulation that protects no client.
 
     Examples
     --------
@@ -565,7 +572,7 @@ class LocalDP(FrozenParams):
         return True
 
     def validate(self) -> None:
-        """Raise for a value that cannot be."""
+        """Raise ValueError for an invalid parameter."""
         from skfedcal.privacy.randomizers import ORACLES
 
         check_eps(self.eps)
@@ -601,7 +608,7 @@ class LocalDP(FrozenParams):
 
 @dataclass(frozen=True, repr=False)
 class SourceDP(FrozenParams):
-    """Differential privacy of the examples of each source, whatever others do.
+    """Differential privacy of the examples of each source, whatever other parties do.
 
     Every client is a source, such as a hospital, that adds discrete Laplace noise to
     its own sum: the guarantee for its examples needs no other client and no server. An
@@ -634,7 +641,7 @@ class SourceDP(FrozenParams):
         return True
 
     def validate(self) -> None:
-        """Raise for a value that cannot be."""
+        """Raise ValueError for an invalid parameter."""
         check_eps(self.eps)
         check_choices(mode=(self.mode, _MODES))
 

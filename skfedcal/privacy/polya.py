@@ -120,7 +120,9 @@ def _propose(
 def _in_first_part(
     low: NDArray[np.int64], values: NDArray[np.int64], entropy: Entropy
 ) -> NDArray[np.bool_]:
-    """Say yes with chance ``low / values``: a uniform number below values is below low.
+    """Return True with probability ``low / values``.
+
+    A uniform number below `values` is compared with `low`.
 
     `low` is a power of 2 above half of `values`, so that the number is soon found.
     """
@@ -233,7 +235,7 @@ def polya_shares(
     spare = streams.given(2 * stream, words)
     flat = look_up(law.counts, spare.uint64(words.size), spare)
     arrivals = flat.reshape(words.shape).sum(axis=1)
-    if streams.entropy.secure:  # nobody can tell whose words these are
+    if streams.entropy.secure:  # words of clients are interchangeable
         _arrive(out, int(arrivals.sum()), law, streams, stream, 0)
         return out
     for client in np.flatnonzero(arrivals):
@@ -251,7 +253,7 @@ def polya_sum(
 
 
 def check_scale(scale: float) -> None:
-    """Refuse noise that is too wide for shares."""
+    """Raise ValueError for noise that is too wide for shares."""
     if not 0 < scale <= MAX_POLYA_SCALE:
         raise ValueError(
             f"Noise of scale {scale:g} is too wide for shares (at most "

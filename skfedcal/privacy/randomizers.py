@@ -1,4 +1,4 @@
-"""What a client does to its answer before it is summed: noise or local reports.
+"""Randomizers of clients: noise shares, or local reports, before the sum.
 
 - Frequency oracles: how a client reports one value under local privacy.
 
@@ -10,7 +10,7 @@
 
   Needs numpy only: this is code that runs at a site.
 
-- What a client adds to, or puts in place of, its answer before it is summed.
+- Noise that a client adds to its answer, or a report in its place.
 
   Needs numpy only: this is code that runs at a site. Each call is made for a group of
   clients and returns the sum over them; at a site the group is one client.
@@ -189,7 +189,7 @@ def one_hot_cells(rows: Encoded, name: str) -> Integers:
     Raises
     ------
     ValueError
-        If a row holds anything else: it would be two reports for the price of one.
+        If a row has more than one entry: eps accounts for a single report.
     """
     if isinstance(rows, CellRows):
         single = (rows.rows[1:] > rows.rows[:-1]).all()
@@ -202,9 +202,8 @@ def one_hot_cells(rows: Encoded, name: str) -> Integers:
         cells = np.where(sums > 0, flat.argmax(axis=1), -1)
     if not single:
         raise ValueError(
-            f"Block {name!r} of a client has more than one entry, which LocalDP would "
-            "have to pay for one by one. Send one example per client "
-            "(max_examples_per_client=1)."
+            f"Block {name!r} of a client has more than one entry, but LocalDP allows "
+            "one per client. Send one example per client (max_examples_per_client=1)."
         )
     return cells
 
@@ -295,7 +294,7 @@ class Bound(NamedTuple):
 
 
 class Randomizer(Protocol):
-    """Randomness of clients; whatever they send has passed it."""
+    """Randomisation that clients apply to their answers before they send them."""
 
     def bounds(self, codec: Codec, n_clients: int) -> dict[str, Bound]:
         """Largest integers that clients send, in sums over `n_clients`."""
@@ -365,7 +364,7 @@ class PolyaShares(_Shares):
 
 @dataclass(frozen=True, slots=True)
 class LaplaceShares(_Shares):
-    """Discrete Laplace noise of every client, for clients that trust nobody's noise.
+    """Discrete Laplace noise of every client, independent of the noise of others.
 
     Parameters
     ----------
@@ -419,7 +418,7 @@ class LocalReports:
     Parameters
     ----------
     oracles : mapping of str to Oracle
-        How each block is reported; the eps of all blocks add up.
+        Frequency oracle of each block; the eps of all blocks add up.
     """
 
     oracles: Mapping[str, Oracle]
@@ -444,7 +443,7 @@ class LocalReports:
 
 @dataclass(frozen=True, slots=True)
 class OneHotRows:
-    """Rows as they are, if they are what `LocalReports` could report."""
+    """Unchanged rows, checked to be rows that `LocalReports` could report."""
 
     def bounds(self, codec: Codec, n_clients: int) -> dict[str, Bound]:
         return dict.fromkeys(codec.blocks, Bound(1))

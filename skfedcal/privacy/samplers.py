@@ -1,4 +1,4 @@
-"""Integer noise from 128-bit tables, and what tables cost in privacy.
+"""Integer noise from 128-bit tables, and its cost in privacy.
 
 - Integer noise from 128-bit tables: one exact law for every source of entropy.
 
@@ -142,7 +142,7 @@ def discrete_laplace(n: int, scale: float, entropy: Entropy) -> NDArray[np.int64
     """
     if not 0 < scale <= MAX_LAPLACE_SCALE:
         raise ValueError(
-            f"scale={scale!r} is not a scale of the discrete Laplace law; "
+            f"scale={scale!r} is out of range for the discrete Laplace distribution; "
             f"pass 0 < scale <= {MAX_LAPLACE_SCALE:.0f}."
         )
     pairs = geometric(2 * n, scale, entropy)
@@ -377,7 +377,7 @@ def lattice_slack(n_values: int, n_shares: int | None = None) -> LatticeSlack:
 
 
 def charged_note(eps: float) -> tuple[str, ...]:
-    """Say so where the error of the tables is charged for less than `eps`."""
+    """Return a note where the error of the tables is charged for less than `eps`."""
     if eps <= MAX_CHARGED_EPS:
         return ()
     charged = f"is charged for eps={MAX_CHARGED_EPS:g}"

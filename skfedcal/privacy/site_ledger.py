@@ -88,7 +88,7 @@ class SiteLedger(PrivacyLedger):
     path : str or path-like, default=None
         JSONL file; None keeps the records in memory.
     budget : tuple (eps, delta), default=None
-        Most that the site gives away in all.
+        Most that the site may spend in total.
     require_secure : bool or 'auto', default='auto'
         Whether to refuse debits for noise drawn from a seed.
     head : str, default=None

@@ -108,7 +108,7 @@ def test_keys_stay_private_and_the_roster_is_public(run_json, fails, tmp_path):
     assert "'lyon' has a key already" in fails(
         "flower", "keys", "lyon", "--dir", folder
     )
-    assert "no name of a site" in fails("flower", "keys", "../x", "--dir", folder)
+    assert "not a valid site name" in fails("flower", "keys", "../x", "--dir", folder)
     assert "name a site" in fails("flower", "keys", "--dir", folder)
     assert Roster.load(folder / "roster.json") == roster
 

@@ -116,7 +116,7 @@ def set_oracle(**values):
         ({"domain": -1}, "has 256 cells"),
         ({"kind": "rr"}, "randomised response of one bit"),
         ({"kind": "rr", "domain": 1}, "has 256 cells"),
-        ({"kind": "grr", "eps": 1e-300}, "would say nothing"),
+        ({"kind": "grr", "eps": 1e-300}, "would carry no information"),
         ({"eps": 1e4}, "must be between 0 and 700"),
         ({"eps": -1.0}, "not positive"),
     ],
@@ -144,7 +144,7 @@ def test_reports_are_of_clients_with_one_entry():
         found["algorithm"]["clip"] = 2.0
 
     for change, words in (
-        (by_row, "reports are of whole clients"),
+        (by_row, "local reports need the unit 'client'"),
         (two_entries, "is not a count of one entry"),
     ):
         site = site_with(1)
@@ -440,7 +440,7 @@ def test_a_strict_ledger_refuses_seeded_noise_by_name(tmp_path):
     from dataclasses import replace
 
     reply, _ = ask(site, replace(POSTERIOR, simulated=True))
-    assert "noise from a seed (random_state) protects nobody" in reply["refused"]
+    assert "noise from a seed (random_state) protects no client" in reply["refused"]
     assert not len(ledger)
 
 

@@ -59,7 +59,7 @@ def test_sealed_bytes_are_those_of_another_library():
 def test_a_changed_byte_is_noticed(place):
     sealed = bytearray(crypto.seal(KEY, b"message", b"about"))
     sealed[place] ^= 1
-    with pytest.raises(SecureAggregationError, match="changed"):
+    with pytest.raises(SecureAggregationError, match="modified in transit"):
         crypto.unseal(KEY, bytes(sealed), b"about")
 
 

@@ -289,7 +289,7 @@ def test_who_is_missing_is_said(make_grid, configs):
     assert f"{there}. Missing: ['{missing}']" in str(error.value)
     # Fewer may be enough, and sites that nobody expects do not take part.
     assert connect(make_grid(), min_nodes=3, sites=NAMES).ids() == there
-    with pytest.raises(NotEnoughClientsError, match="not among the sites"):
+    with pytest.raises(NotEnoughClientsError, match="not among the expected sites"):
         connect(make_grid(), min_nodes=3, sites=[*there[:2], "rome"])
     assert connect(make_grid(), min_nodes=2, sites=there[:2]).ids() == there[:2]
 
@@ -305,7 +305,7 @@ def test_a_node_that_is_not_set_up_says_so_and_tells_nothing(make_grid, configs)
 def test_two_nodes_of_one_name_are_an_error(make_grid, configs):
     first, second = list(configs.values())[:2]
     first["client-id"] = second["client-id"]
-    with pytest.raises(ValueError, match="both say that they are"):
+    with pytest.raises(ValueError, match="both have the name"):
         connect(make_grid(), min_nodes=3)
 
 
@@ -314,7 +314,9 @@ def test_another_version_of_the_messages_is_named(make_grid, local_grid):
         reply.content.config_records["message"]["format"] = "skfedcal wire 0"
         return reply
 
-    with pytest.raises(NotEnoughClientsError, match="speaks 'skfedcal wire 0'"):
+    with pytest.raises(
+        NotEnoughClientsError, match="uses the format 'skfedcal wire 0'"
+    ):
         connect(make_grid(tamper=tamper))
 
 
@@ -421,7 +423,7 @@ def test_a_configuration_is_read_strictly(configs, tmp_path, monkeypatch):
     SiteKey.generate(good["client-id"]).save(key)
     Roster({good["client-id"]: bytes(32)}).save(roster)
     for wrong, text in [
-        ({"min-client": 5}, "'min-client' is no condition"),
+        ({"min-client": 5}, "'min-client' is not a condition"),
         ({"max-eps": 1.0}, "needs ledger"),
         ({"ledger": str(tmp_path / "l"), "max-eps": 1.0}, "needs max-eps and max-del"),
         (
@@ -430,7 +432,7 @@ def test_a_configuration_is_read_strictly(configs, tmp_path, monkeypatch):
         ),
         ({"methods": 7}, "expected a list"),
         ({"roster": str(roster)}, "roster needs site-key"),
-        ({"roster": str(roster), "site-key": str(key)}, "another key for it"),
+        ({"roster": str(roster), "site-key": str(key)}, "a different key for it"),
         ({"site-key": str(key), "client-id": "rome"}, "is not that of 'rome'"),
     ]:
         with pytest.raises(ValueError, match=text):

@@ -221,7 +221,7 @@ def test_an_earlier_round_is_refused_and_a_later_one_is_not():
     client.keys(plan.to_message() | {"you": 0})
     for index in (2, 3):
         again = plan_masks("run", index, 4)
-        with pytest.raises(SecureAggregationError, match="answered before"):
+        with pytest.raises(SecureAggregationError, match="already answered"):
             client.keys(again.to_message() | {"you": 0})
     client.keys(plan_masks("run", 4, 4).to_message() | {"you": 0})
 
@@ -232,7 +232,7 @@ def test_stages_come_in_order(stage):
     if stage != "shares":
         client.keys(plan_masks("run", 0, 4).to_message() | {"you": 0})
     message = {"run": "run", "round": 0}
-    with pytest.raises(SecureAggregationError, match="Out of order"):
+    with pytest.raises(SecureAggregationError, match="out of order"):
         getattr(client, stage)(message, *([dict] if stage == "masked" else []))
 
 
@@ -261,14 +261,22 @@ BAD_MESSAGES = {
     "another run": ("shares", {"run": lambda r: r + "x"}, "not under way"),
     "a key twice": ("shares", {"sealing": lambda k: [k[0]] * len(k)}, "the same"),
     "one key for two uses": ("shares", {"masking": lambda k: [k[1], *k[1:]]}, "same"),
-    "no such client": ("shares", {"listed": bits(0, 1, 2, 3, 4, 7)}, "round has not"),
-    "without itself": ("shares", {"listed": bits(1, 2, 3, 4)}, "lacks those of this"),
+    "no such client": (
+        "shares",
+        {"listed": bits(0, 1, 2, 3, 4, 7)},
+        "not in the round",
+    ),
+    "without itself": (
+        "shares",
+        {"listed": bits(1, 2, 3, 4)},
+        "lacks the keys of this",
+    ),
     "a long list": ("shares", {"listed": lambda b: b + bytes(1)}, "no 1 bytes"),
     "no list": ("shares", {"listed": lambda b: b""}, "no 1 bytes"),
     "fewer keys than clients": ("shares", {"sealing": lambda k: k[1:]}, "no list"),
     "more keys than clients": ("shares", {"masking": lambda k: [*k, k[0]]}, "no list"),
     "some names": ("shares", {"sites": lambda _: ["a", "b"]}, "are named"),
-    "odd names": ("shares", {"sites": lambda _: ["a\nb"] * 5}, "names of no sites"),
+    "odd names": ("shares", {"sites": lambda _: ["a\nb"] * 5}, "an invalid site name"),
     "few keys": (
         "shares",
         {
@@ -284,20 +292,20 @@ BAD_MESSAGES = {
         {"shared": bits(0, 1), "sealed": lambda s: s[:1]},
         "holders",
     ),
-    "itself did not share": ("masked", {"shared": bits(1, 2, 3, 4)}, "not from this"),
+    "itself did not share": ("masked", {"shared": bits(1, 2, 3, 4)}, "lacks this site"),
     "a changed share": (
         "masked",
         {"sealed": lambda s: [bytes(len(s[0])), *s[1:]]},
-        "changed",
+        "modified in transit",
     ),
     "a cut share": ("masked", {"sealed": lambda s: [s[0][:-1], *s[1:]]}, "right size"),
     "shares swapped": (
         "masked",
         {"sealed": lambda s: [s[1], s[0], *s[2:]]},
-        "changed",
+        "modified in transit",
     ),
-    "one share twice": ("masked", {"sealed": lambda s: [s[0], *s[:-1]]}, "changed"),
-    "itself dead": ("unmask", {"survivors": bits(1, 2, 3, 4)}, "this one"),
+    "one share twice": ("masked", {"sealed": lambda s: [s[0], *s[:-1]]}, "modified"),
+    "itself dead": ("unmask", {"survivors": bits(1, 2, 3, 4)}, "this site included"),
     "few alive": ("unmask", {"survivors": bits(0)}, "needed"),
     "nobody alive": ("unmask", {"survivors": lambda b: b""}, "no 1 bytes"),
 }
@@ -322,13 +330,13 @@ def test_a_refused_unmask_cannot_be_asked_again():
     wire = Wire(answers_of(5), meddle=meddle)
     with pytest.raises(SecureAggregationError):
         masked_sum(wire, plan_masks("run", 0, 5), SHAPES)
-    with pytest.raises(SecureAggregationError, match="Out of order"):
+    with pytest.raises(SecureAggregationError, match="out of order"):
         wire.clients[0].unmask(kept["right"])
 
 
 def test_a_site_sets_the_least_cohort():
     clients = [MaskingClient(min_clients=6) for _ in range(5)]
-    with pytest.raises(SecureAggregationError, match="from 6 on"):
+    with pytest.raises(SecureAggregationError, match="at least 6"):
         run(5, clients=clients)
 
 
@@ -357,7 +365,7 @@ def test_keys_of_the_server_are_not():
     keys, roster = sites(4)
     strangers, _ = sites(4)
     clients = [MaskingClient(site_key=key, roster=roster) for key in keys]
-    # The server's own key under the name of a site.
+    # The server's own key under the valid site name.
     clients[3] = MaskingClient(site_key=strangers[3], roster=roster)
     with pytest.raises(SecureAggregationError, match="site-3"):
         run(4, clients=clients)
@@ -454,7 +462,7 @@ def test_the_text_of_an_error_does_not_show_a_key(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", 3, "x" * 101])
 def test_names_of_sites(name):
-    with pytest.raises(ValueError, match="name of a site"):
+    with pytest.raises(ValueError, match="valid site name"):
         SiteKey.generate(name)
 
 
@@ -518,7 +526,7 @@ def test_too_many_wrong_shares_open_nothing():
         Liar(unmask=garble),
         *map(MaskingClient, [None] * 3),
     ]
-    with pytest.raises(SecureAggregationError, match="do not fit"):
+    with pytest.raises(SecureAggregationError, match="are inconsistent"):
         run(5, clients=clients)
 
 
@@ -534,7 +542,7 @@ def test_the_state_is_plain():
 
     assert all(map(plain, client.state.values()))
     again = MaskingClient(dict(client.state))
-    with pytest.raises(SecureAggregationError, match="answered before"):
+    with pytest.raises(SecureAggregationError, match="already answered"):
         again.keys(plan_masks("run", 0, 4).to_message() | {"you": 0})
 
 

@@ -297,13 +297,13 @@ def test_a_callback_sees_every_round_and_may_stop():
 
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.PrivacyWarning")
 def test_a_mechanism_refuses_a_schedule_it_was_not_planned_for():
-    from skfedcal.privacy import PrivacyLedger, calibrate
+    from skfedcal.privacy import PrivacyLedger, calibrate_noise
     from skfedcal.privacy.entropy import SeededEntropy
     from skfedcal.privacy.mechanisms import LatticeGaussian
 
     def mechanism(**plan):
         return LatticeGaussian(
-            calibrate(1.0, 1e-5, **plan),
+            calibrate_noise(1.0, 1e-5, **plan),
             entropy=SeededEntropy(0),
             ledger=PrivacyLedger(),
             n_units=10,

@@ -373,7 +373,7 @@ READERS = (
 
 
 def read_path(case):
-    """Readers on what is no path of a file."""
+    """Readers on arguments that are not file paths."""
     reader = case.pick("reader", {reader.__qualname__: reader for reader in READERS})
     odd = {"folder": case.folder, "absent": case.path("absent"), "root": "/",
            "zero byte": case.path("a\0b"), "too long": case.path("x" * 300),

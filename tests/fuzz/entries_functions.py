@@ -252,7 +252,7 @@ def accounting(case):
     name = case.pick(
         "name",
         ("gdp_delta", "gdp_epsilon", "gdp_mu", "zcdp_delta", "zcdp_epsilon",
-         "zcdp_rho", "calibrate", "GaussianEvent", "PureEvent",
+         "zcdp_rho", "calibrate_noise", "GaussianEvent", "PureEvent",
          "SampledGaussianEvent", "CentralDP", "DistributedDP", "LocalDP", "SourceDP",
          "compose_epsilon"),
     )  # fmt: skip
@@ -267,7 +267,7 @@ def accounting(case):
     found = function(*args, **given)
     if isinstance(found, float) and not found >= 0:
         raise Broken(f"{name} is {found}")
-    if name == "calibrate" and not 0 < found.noise_multiplier < np.inf:
+    if name == "calibrate_noise" and not 0 < found.noise_multiplier < np.inf:
         raise Broken(f"noise of {found.noise_multiplier}")
 
 

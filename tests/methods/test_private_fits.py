@@ -114,7 +114,7 @@ def test_one_account_holds_one_unit(fed):
     by_row = FedTempCalibrator(
         privacy=CentralDP(1.0, unit="example"), ledger=ledger, random_state=0
     )
-    with pytest.raises(ValueError, match="account per client"):
+    with pytest.raises(ValueError, match="accounts for privacy per client"):
         by_row.fit(fed.clients)
     assert len(ledger) == 1
 
@@ -209,7 +209,7 @@ def test_the_time_of_a_sampled_round_is_not_told(fed):
 def test_a_checkpoint_is_refused_inside_a_search_and_said_when_finished(fed, tmp_path):
     runner = FederatedRunner(checkpoint=tmp_path / "run.npz", resume=True)
     cal = FedTempCalibrator(runner=runner, random_state=0)
-    with pytest.raises(ValueError, match="every fold would go on"):
+    with pytest.raises(ValueError, match="every fold would resume"):
         cross_val_score(cal, fed.logits, fed.labels, cv=3, error_score="raise")
     first = cal.fit(fed.clients).temperature_
     with pytest.warns(CheckpointWarning, match="finished run"):
@@ -237,7 +237,9 @@ def test_more_bad_parameters(fed, params, message):
 
 
 def test_what_is_no_privacy_model_is_named(fed):
-    with pytest.raises(TypeError, match=r"privacy=FederatedRunner.*no privacy model"):
+    with pytest.raises(
+        TypeError, match=r"privacy=FederatedRunner.*not a privacy model"
+    ):
         FedTempCalibrator(privacy=FederatedRunner()).fit(fed.clients)
 
 

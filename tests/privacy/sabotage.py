@@ -282,9 +282,9 @@ SABOTAGES = [
     ),
     Sabotage("float noise", in_mechanism(FloatNoise), ("lattice",)),
     Sabotage(
-        "labels read past the door",
+        "labels read outside releases",
         lambda broken: (PeekingCalibrator if broken else BlindCalibrator)(eps=1.0),
-        ("nothing past the door",),
+        ("nothing else released",),
     ),
     Sabotage(
         "noise of another shape",

@@ -16,7 +16,7 @@ from scipy.optimize import brentq, minimize
 from skfedcal.exceptions import PrivacyWarning
 from skfedcal.privacy import accounting
 from skfedcal.privacy.accounting import (
-    calibrate,
+    calibrate_noise,
     compose_epsilon,
     gdp_delta,
     gdp_epsilon,
@@ -225,13 +225,13 @@ def test_slack_grows_with_values_and_falls_with_shares():
     ],
 )
 def test_noise_of_the_usual_settings(n_rounds, gdp, zcdp, pld):
-    exact = calibrate(1.0, DELTA, n_rounds=n_rounds)
+    exact = calibrate_noise(1.0, DELTA, n_rounds=n_rounds)
     assert exact.accountant == "gdp" and exact.delta_slack == exact.eps_slack == 0
     assert exact.noise_multiplier == pytest.approx(gdp, rel=5e-5)
     assert exact.mu == pytest.approx(math.sqrt(n_rounds) / exact.noise_multiplier)
-    paper = calibrate(1.0, DELTA, n_rounds=n_rounds, accountant="zcdp")
+    paper = calibrate_noise(1.0, DELTA, n_rounds=n_rounds, accountant="zcdp")
     assert paper.noise_multiplier == pytest.approx(zcdp, rel=5e-5)
-    sampled = calibrate(1.0, DELTA, n_rounds=n_rounds, sampling_rate=0.1)
+    sampled = calibrate_noise(1.0, DELTA, n_rounds=n_rounds, sampling_rate=0.1)
     assert sampled.accountant == "pld" and sampled.mu is None
     assert sampled.noise_multiplier == pytest.approx(pld, rel=5e-5)
     assert "independent" in sampled.assumptions[0]
@@ -260,7 +260,7 @@ def their_epsilon(plan, accountant):
     ],
 )
 def test_plan_agrees_with_the_accountants_of_dp_accounting(eps, delta, n_rounds, rate):
-    plan = calibrate(eps, delta, n_rounds=n_rounds, sampling_rate=rate)
+    plan = calibrate_noise(eps, delta, n_rounds=n_rounds, sampling_rate=rate)
     assert their_epsilon(plan, "pld") == pytest.approx(eps, rel=5e-4)
     assert eps * (1 - 1e-3) < their_epsilon(plan, "rdp") < 1.5 * eps
 
@@ -269,56 +269,58 @@ def test_plan_agrees_with_the_accountants_of_dp_accounting(eps, delta, n_rounds,
 @pytest.mark.parametrize("eps", [0.05, 1.0, 8.0])
 @pytest.mark.parametrize("n_values", [0, 2560])
 def test_plan_keeps_its_budget_when_it_is_booked(eps, rate, n_values):
-    plan = calibrate(eps, DELTA, n_rounds=5, sampling_rate=rate, n_values=n_values)
+    plan = calibrate_noise(
+        eps, DELTA, n_rounds=5, sampling_rate=rate, n_values=n_values
+    )
     spent = compose_epsilon([plan.to_event()], DELTA)
     assert eps * (1 - 1e-4) < spent <= eps
 
 
 def test_zcdp_plan_keeps_its_budget_with_room():
-    plan = calibrate(1.0, DELTA, n_rounds=12, accountant="zcdp", n_values=10)
+    plan = calibrate_noise(1.0, DELTA, n_rounds=12, accountant="zcdp", n_values=10)
     assert compose_epsilon([plan.to_event()], DELTA) == pytest.approx(0.915, abs=1e-3)
 
 
 def test_values_are_paid_for_over_all_rounds():
-    plan = calibrate(1.0, DELTA, n_rounds=12, n_values=2560)
+    plan = calibrate_noise(1.0, DELTA, n_rounds=12, n_values=2560)
     assert (plan.eps_slack, plan.delta_slack) == lattice_slack(12 * 2560)
-    bare = calibrate(1.0, DELTA, n_rounds=12)
+    bare = calibrate_noise(1.0, DELTA, n_rounds=12)
     assert 1 < plan.noise_multiplier / bare.noise_multiplier < 1 + 1e-4
     with pytest.raises(ValueError, match="fewer values"):
-        calibrate(1e-6, DELTA, n_values=10**6)
-    shared = calibrate(1.0, DELTA, n_rounds=12, n_values=2560, n_shares=50)
+        calibrate_noise(1e-6, DELTA, n_values=10**6)
+    shared = calibrate_noise(1.0, DELTA, n_rounds=12, n_values=2560, n_shares=50)
     assert (shared.eps_slack, shared.delta_slack) == lattice_slack(12 * 2560, 50)
     assert compose_epsilon([shared.to_event()], DELTA) <= 1
-    assert "eps=50" in calibrate(50, DELTA, n_values=1).assumptions[0]
+    assert "eps=50" in calibrate_noise(50, DELTA, n_values=1).assumptions[0]
 
 
 def test_pld_without_sampling_is_gdp():
-    exact = calibrate(1.0, DELTA, n_rounds=3)
-    plan = calibrate(1.0, DELTA, n_rounds=3, accountant="pld")
+    exact = calibrate_noise(1.0, DELTA, n_rounds=3)
+    plan = calibrate_noise(1.0, DELTA, n_rounds=3, accountant="pld")
     assert plan.accountant == "pld"
     assert plan.noise_multiplier == exact.noise_multiplier and plan.mu == exact.mu
 
 
 def test_sampling_is_not_credited_by_zcdp_and_refused_by_gdp():
-    full = calibrate(1.0, DELTA, accountant="zcdp")
-    sampled = calibrate(1.0, DELTA, accountant="zcdp", sampling_rate=0.1)
+    full = calibrate_noise(1.0, DELTA, accountant="zcdp")
+    sampled = calibrate_noise(1.0, DELTA, accountant="zcdp", sampling_rate=0.1)
     assert sampled.noise_multiplier == full.noise_multiplier
     assert sampled.assumptions == ("sampling rate 0.1 is charged as 1",)
     with pytest.raises(ValueError, match="accountant='gdp' needs sampling_rate=1"):
-        calibrate(1.0, DELTA, accountant="gdp", sampling_rate=0.1)
+        calibrate_noise(1.0, DELTA, accountant="gdp", sampling_rate=0.1)
 
 
 def test_missing_dp_accounting_means_more_noise_and_a_warning(without_dp_accounting):
     with pytest.warns(PrivacyWarning, match=r'pip install "skfedcal\[accounting\]"'):
-        plan = calibrate(1.0, DELTA, sampling_rate=0.1)
+        plan = calibrate_noise(1.0, DELTA, sampling_rate=0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        full = calibrate(1.0, DELTA)
+        full = calibrate_noise(1.0, DELTA)
     assert plan.accountant == "gdp"
     assert plan.noise_multiplier == full.noise_multiplier
     assert plan.assumptions == ("sampling rate 0.1 is charged as 1",)
     with pytest.raises(ImportError, match=r'pip install "skfedcal\[accounting\]"'):
-        calibrate(1.0, DELTA, sampling_rate=0.1, accountant="pld")
+        calibrate_noise(1.0, DELTA, sampling_rate=0.1, accountant="pld")
 
 
 @pytest.mark.parametrize(
@@ -330,8 +332,8 @@ def test_missing_dp_accounting_means_more_noise_and_a_warning(without_dp_account
     ],
 )
 def test_pld_at_its_edges_is_still_safe(eps, delta, rate, n_rounds):
-    plan = calibrate(eps, delta, sampling_rate=rate, n_rounds=n_rounds)
-    full = calibrate(eps, delta, n_rounds=n_rounds)
+    plan = calibrate_noise(eps, delta, sampling_rate=rate, n_rounds=n_rounds)
+    full = calibrate_noise(eps, delta, n_rounds=n_rounds)
     assert 0 < plan.noise_multiplier <= full.noise_multiplier * (1 + 1e-9)
     assert compose_epsilon([plan.to_event()], delta) <= eps
 
@@ -345,10 +347,10 @@ def test_pld_search_needs_few_fine_evaluations(monkeypatch):
         return true_epsilon(events, delta, grid)
 
     monkeypatch.setattr(accounting, "_epsilon", counting)
-    calibrate(1.5, 1e-5, n_rounds=7, sampling_rate=0.15)
+    calibrate_noise(1.5, 1e-5, n_rounds=7, sampling_rate=0.15)
     assert sum(grid < 2 for grid in grids) <= 4
     n_calls = len(grids)
-    calibrate(1.5, 1e-5, n_rounds=7, sampling_rate=0.15)
+    calibrate_noise(1.5, 1e-5, n_rounds=7, sampling_rate=0.15)
     assert len(grids) == n_calls
 
 
@@ -370,7 +372,7 @@ def test_pld_search_needs_few_fine_evaluations(monkeypatch):
 def test_calibrate_refuses_values_out_of_range(changes, message):
     arguments = {"eps": 1.0, "delta": DELTA} | changes
     with pytest.raises(ValueError, match=message):
-        calibrate(**arguments)
+        calibrate_noise(**arguments)
 
 
 # Split noise
@@ -532,3 +534,16 @@ def test_compose_refuses_a_bad_delta():
     for delta in (0, 1, -1e-9, math.nan):
         with pytest.raises(ValueError, match="delta="):
             compose_epsilon([GaussianEvent(1.0)], delta)
+
+
+def test_old_name_of_calibrate_noise():
+    """`calibrate` gives the same plan and warns until it is removed in 0.2."""
+    given = {"n_rounds": 3, "n_values": 4, "n_shares": 5}
+    text = "removed in 0.2; use skfedcal.privacy.calibrate_noise"
+    with pytest.warns(DeprecationWarning, match=text) as found:
+        plan = accounting.calibrate(1.0, DELTA, **given)
+    assert plan == calibrate_noise(1.0, DELTA, **given)
+    assert found[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match=text):
+        plan = accounting.calibrate(1.0, DELTA, sampling_rate=0.5, accountant="zcdp")
+    assert plan == calibrate_noise(1.0, DELTA, sampling_rate=0.5, accountant="zcdp")

@@ -40,7 +40,7 @@ AT_THE_DOOR = {
     "lattice",
     "secret noise",
     "clients apart",
-    "nothing past the door",
+    "nothing else released",
     "ledger",
 }
 OVER_RUNS = {"two worlds", "noise scale", "noise shape", "fresh noise"}
@@ -204,7 +204,7 @@ def test_clients_of_ones_own_and_rounds_of_a_runner():
         (FedTempCalibrator(), {}, "no claim to audit"),
         (ScoreHistogram.fit, {}, "no claim to audit"),
         (FedTempCalibrator(eps=1.0), {"privacy": CentralDP(1.0)}, "of its own"),
-        (lambda *_, **__: None, {"privacy": CentralDP(1.0)}, "released nothing"),
+        (lambda *_, **__: None, {"privacy": CentralDP(1.0)}, "made no release"),
         (FedTempCalibrator(eps=1.0), {"n_runs": 3}, "n_runs=3"),
         (FedTempCalibrator(eps=1.0), {"n_runs": 0, "alpha": 7.0}, "alpha=7.0"),
         (FedTempCalibrator(eps=1.0), {"clients": ordinary()[:1]}, "two clients"),
@@ -214,7 +214,7 @@ def test_clients_of_ones_own_and_rounds_of_a_runner():
                 eps=1.0, runner=FederatedRunner(cohort="poisson", cohort_size=3)
             ),
             {},
-            "everybody takes part",
+            "all clients take part",
         ),
     ],
 )

@@ -32,7 +32,7 @@ from skfedcal.privacy import (
     gdp_mu,
 )
 from skfedcal.privacy import ledger_file as records_module
-from skfedcal.privacy.mechanisms import LatticeGaussian, LatticeLaplace, PaidSum
+from skfedcal.privacy.mechanisms import LatticeGaussian, LatticeLaplace, NoisySum
 from skfedcal.privacy.site_ledger import SiteLedger
 
 TOP = partial(federated_accuracy_score, kind="top")
@@ -88,9 +88,9 @@ def test_measured_cost_is_near_the_debit_and_below_it():
 
 @pytest.mark.parametrize("estimator", [FedTempCalibrator(eps=1.0), TOP])
 def test_a_tenth_of_the_debit_is_seen(monkeypatch, estimator):
-    pay = PaidSum._pay
+    pay = NoisySum._pay
     monkeypatch.setattr(
-        PaidSum, "_pay", lambda self, event, *rest: pay(self, tenth(event), *rest)
+        NoisySum, "_pay", lambda self, event, *rest: pay(self, tenth(event), *rest)
     )
     privacy = CentralDP(1.0) if estimator is TOP else None
     options = {"privacy": privacy, "random_state": 0}

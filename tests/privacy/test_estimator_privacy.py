@@ -187,7 +187,7 @@ def test_delta_counts_clients_or_rows(cls):
     report = cls(privacy=model, random_state=0).fit(big).privacy_
     assert report.delta == pytest.approx(1 / 400_000)
     assert (report.unit, report.n_clients) == ("example", 40_000)
-    with pytest.raises(ValueError, match="publish one of the 30 clients"):
+    with pytest.raises(ValueError, match="publishes one of the 30 clients"):
         cls(eps=1.0, delta=1 / 30).fit(CLIENTS)
     with pytest.warns(PrivacyWarning, match="large for 30 clients"):
         cls(eps=1.0, delta=1 / 200).fit(CLIENTS)
@@ -324,7 +324,7 @@ def test_clones_are_refused_the_checkpoint_of_their_original(tmp_path):
         lambda: cross_val_score(whole, X, y, **folds),
         lambda: grid.fit(X, y),
     ):
-        with pytest.raises(ValueError, match="every fold would go on"):
+        with pytest.raises(ValueError, match="every fold would resume"):
             search()
     assert not path.exists() and len(ledger) == 0
     whole.fit(X, y, client_ids=ids)  # fits a clone, in place of its calibrator

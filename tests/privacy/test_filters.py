@@ -18,7 +18,7 @@ from skfedcal.privacy import (
     PrivacyLedger,
     PureEvent,
     SampledGaussianEvent,
-    calibrate,
+    calibrate_noise,
     compose_epsilon,
     gdp_delta,
     gdp_epsilon,
@@ -150,7 +150,7 @@ def test_equal_gaussian_releases_by_hand():
 
 def test_one_release_of_the_whole_budget_is_admitted_and_nothing_after_it():
     for rate in (1.0, 0.1):
-        event = calibrate(1.0, DELTA, n_rounds=5, sampling_rate=rate, n_values=4)
+        event = calibrate_noise(1.0, DELTA, n_rounds=5, sampling_rate=rate, n_values=4)
         ledger = PrivacyLedger(budget=(1.0, DELTA))
         ledger.debit(event.to_event(), label="all")
         assert ledger.spent() == pytest.approx(1.0, rel=1e-5)
@@ -262,8 +262,8 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "privacy.rst"
 
 def test_the_table_of_the_guide():
     pytest.importorskip("dp_accounting")
-    fit = calibrate(0.3, DELTA, n_rounds=10, sampling_rate=0.05, n_values=10)
-    small, half = (calibrate(eps, DELTA).to_event() for eps in (0.1, 0.5))
+    fit = calibrate_noise(0.3, DELTA, n_rounds=10, sampling_rate=0.05, n_values=10)
+    small, half = (calibrate_noise(eps, DELTA).to_event() for eps in (0.1, 0.5))
     cases = {
         "100 pure, eps 0.05 each": [PureEvent(0.05)] * 100,
         "10 pure, eps 0.1 each": [PureEvent(0.1)] * 10,

@@ -237,7 +237,7 @@ def test_a_fast_run_is_a_simulation_whatever_its_entropy():
         assert report.seeded is (seed is not None)
         assert ("SIMULATED" in repr(report)) is not real
         assert ("seeded" in repr(report)) is (seed is not None)
-        by_holder = "SIMULATED, noise drawn at once by who holds the exact values"
+        by_holder = "SIMULATED, noise added once to the exact values"
         assert (by_holder in repr(report)) is (not real and seed is None)
         assert report.trust.startswith("local: every client randomises")
         assert ("not each report" in report.trust) == (mode == "fast")
@@ -250,7 +250,7 @@ def test_a_release_is_paid_counted_and_never_repeated():
     algorithm = Cells(n_rounds=2)
     mechanism = build(LocalDP(1.0), algorithm, dataset(LABELS))
     codec = mechanism.codec(algorithm.spec({}))
-    with pytest.raises(RuntimeError, match="nothing has been paid"):
+    with pytest.raises(RuntimeError, match="has not been debited"):
         mechanism.release(codec.zeros(), codec, 0, 500)
     with pytest.raises(RuntimeError, match="planned for 2 rounds"):
         mechanism.open("run", n_participations=5)
@@ -294,7 +294,7 @@ def test_fast_simulation_needs_no_positions():
 def test_methods_that_do_not_count_say_so(method):
     fed = make_federation(n_clients=20, n_samples=200, random_state=0)
     ledger = PrivacyLedger()
-    message = rf"{method.__name__} sends block .* LocalDP has no report.*CentralDP"
+    message = rf"{method.__name__} sends block .* LocalDP needs.*CentralDP"
     with pytest.raises(ValueError, match=message):
         method(privacy=LocalDP(2.0), ledger=ledger, random_state=0).fit(fed.clients)
     assert len(ledger) == 0
@@ -312,7 +312,7 @@ def test_oracles_for_other_blocks_are_refused(oracle, size, message):
 
 
 def test_an_eps_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="leaves nothing of a report"):
+    with pytest.raises(ValueError, match="would carry no information"):
         build(LocalDP(1e-25, "oue"), Cells(), dataset(LABELS)).codec(Cells().spec({}))
 
 

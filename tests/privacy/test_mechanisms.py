@@ -18,7 +18,7 @@ from skfedcal.exceptions import BudgetExceededError, CheckpointError
 from skfedcal.federation import InProcess
 from skfedcal.methods.bins.rounds import ClassHistograms
 from skfedcal.methods.temperature.rounds import TemperaturePosterior
-from skfedcal.privacy import CentralDP, PrivacyLedger, calibrate, gdp_mu
+from skfedcal.privacy import CentralDP, PrivacyLedger, calibrate_noise, gdp_mu
 from skfedcal.privacy.codec import BlockCode, Codec
 from skfedcal.privacy.entropy import OSEntropy, SeededEntropy
 from skfedcal.privacy.mechanisms import ExactSum, LatticeGaussian
@@ -47,7 +47,7 @@ def make_mechanism(
     ledger=None,
     unit="client",
 ):
-    plan = calibrate(eps, delta, n_rounds=n_releases, n_values=n_values)
+    plan = calibrate_noise(eps, delta, n_rounds=n_releases, n_values=n_values)
     return LatticeGaussian(
         plan,
         entropy=SeededEntropy(0) if entropy is None else entropy,
@@ -86,7 +86,7 @@ def as_pairs(dataset):
 def test_nothing_is_released_before_it_is_paid():
     mechanism = make_mechanism()
     codec = mechanism.codec({"x": BlockSpec((3,), clip=1.0)})
-    with pytest.raises(RuntimeError, match="nothing has been paid"):
+    with pytest.raises(RuntimeError, match="has not been debited"):
         mechanism.release(codec.zeros(), codec, 0)
 
 
@@ -96,7 +96,7 @@ def test_more_rounds_than_paid_are_refused():
     mechanism.open("run")
     for index in range(2):
         release_zeros(mechanism, spec, index)
-    with pytest.raises(RuntimeError, match="paid for are 0 more rounds"):
+    with pytest.raises(RuntimeError, match="debited for 0 more rounds"):
         release_zeros(mechanism, spec, 2)
 
 
@@ -105,7 +105,7 @@ def test_rounds_released_before_a_resume_count():
     spec = {"x": BlockSpec((3,), clip=1.0)}
     mechanism.open("run", rounds_done=2)
     release_zeros(mechanism, spec, 2)
-    with pytest.raises(RuntimeError, match="paid for are 0 more rounds"):
+    with pytest.raises(RuntimeError, match="debited for 0 more rounds"):
         release_zeros(mechanism, spec, 3)
 
 

@@ -14,7 +14,7 @@ from skfedcal.privacy import (
     PrivacyReport,
     SecureAggregation,
     accounting,
-    calibrate,
+    calibrate_noise,
     compose_epsilon,
     gdp_mu,
     zcdp_rho,
@@ -102,7 +102,7 @@ def test_delta_follows_the_number_of_clients(n_units, delta):
 
 @pytest.mark.parametrize("delta", [0.01, 0.5])
 def test_a_delta_that_may_publish_a_client_is_refused(delta):
-    with pytest.raises(ValueError, match="publish one of the 100 clients"):
+    with pytest.raises(ValueError, match="publishes one of the 100 clients"):
         plan_for(CentralDP(1.0, delta=delta))
 
 
@@ -221,7 +221,7 @@ def test_sampling_clients_hides_no_single_row():
 
 
 def test_more_released_numbers_cost_a_little_more():
-    few, many = (calibrate(1.0, 1e-5, n_values=n) for n in (1, 256_000))
+    few, many = (calibrate_noise(1.0, 1e-5, n_values=n) for n in (1, 256_000))
     assert 0 < many.noise_multiplier / few.noise_multiplier - 1 < 1e-3
 
 

@@ -189,14 +189,14 @@ def test_only_a_faithful_run_with_real_entropy_is_real():
         report = build(SourceDP(1.0, mode), Cells(), dataset(), seed=seed).report()
         assert report.secure is real
         assert ("seeded noise" in repr(report)) is (seed is not None)
-        assert ("who holds the exact values" in repr(report)) is (mode == "fast")
+        assert ("added once to the exact values" in repr(report)) is (mode == "fast")
         assert report.trust.startswith("source: every client adds the noise")
 
 
 @pytest.mark.parametrize("method", [FedTempCalibrator, FedBinCalibrator])
 def test_methods_without_an_l1_bound_say_so(method):
     fed = make_federation(n_clients=20, n_samples=200, random_state=0)
-    message = rf"{method.__name__} sends block .* SourceDP cannot hide.*CentralDP"
+    message = rf"{method.__name__} sends block .* SourceDP needs.*CentralDP"
     with pytest.raises(ValueError, match=message):
         method(privacy=SourceDP(2.0), random_state=0).fit(fed.clients)
 

@@ -19,7 +19,7 @@ from typing import Any
 from skfedcal._files import write_whole
 from skfedcal.experiments.comparison.cells import DIFFERENCES
 from skfedcal.experiments.results import ResultTable, Run
-from skfedcal.federation.plain import once
+from skfedcal.federation.plain import reject_duplicate_keys
 
 # Squares of numbers up to this are numbers too.
 LARGEST = 1e100
@@ -39,7 +39,9 @@ def parse(text: Any) -> Any:
     if not isinstance(text, str | bytes):
         raise TypeError(f"Pass the text of a file, not a {type(text).__name__}.")
     try:
-        found = json.loads(text, object_pairs_hook=once, parse_float=_finite)
+        found = json.loads(
+            text, object_pairs_hook=reject_duplicate_keys, parse_float=_finite
+        )
         # Half of a letter can be written in JSON, and nowhere else.
         json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except (ValueError, RecursionError) as error:

@@ -17,7 +17,7 @@ class AuditCheck:
     Attributes
     ----------
     name : str
-        What was looked at.
+        Name of the check.
     passed : bool
         Whether it is as claimed.
     found, allowed : str
@@ -42,7 +42,7 @@ class AuditResult:
     claim : Claim
         What was audited: `eps`, `delta` and, for Gaussian noise, `mu`.
     checks : tuple of AuditCheck
-        What was looked at.
+        Checks that were made.
     errors : tuple of Errors
         Errors of the distinguisher, for the picture.
     lower : float
@@ -83,12 +83,12 @@ class AuditResult:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing speaks against the claim."""
+        """Whether all checks passed."""
         return all(check.passed for check in self.checks)
 
     @property
     def failures(self) -> tuple[AuditCheck, ...]:
-        """Checks that speak against the claim."""
+        """Checks that failed."""
         return tuple(check for check in self.checks if not check.passed)
 
     @property
@@ -140,12 +140,12 @@ class AuditResult:
         lines = [f"AuditResult({word}; claimed {self.claim}"]
         if self.errors:
             lines.append(
-                f"  the truth is at least {self.bound}; {self.runs}, "
-                f"false alarm at most {self.alpha:g}"
+                f"  the true value is at least {self.bound}; {self.runs}, false alarm "
+                f"at most {self.alpha:g}"
             )
-            known = f"caught with chance {self.power:.2f}"
+            known = f"caught with probability {self.power:.2f}"
             if self.power != self.power:
-                known = "caught with a chance that is not known"
+                known = "caught with unknown probability"
             lines.append(f"  twice the eps would be {known}")
         lines += [f"  {line}" for line in self.table().splitlines()]
         lines += [f"  tried: {text}" for text in self.tried]

@@ -2,7 +2,7 @@
 
 - Facts about integer noise, from its standard deviation.
 - What the noise of many fits shows: its size, its shape, and whether it is fresh.
-- Checks of what was heard at the door of single fits.
+- Checks of the recorded messages and releases of single fits.
 """
 
 from __future__ import annotations
@@ -339,11 +339,11 @@ def check_secret(first: Tape, second: Tape, secure: bool, claim: Claim) -> Audit
     """Whether two fits that say they are secure have different noise, in each block."""
     name = "secret noise"
     if not secure:
-        return AuditCheck(name, True, "says it is simulated", "no claim")
+        return AuditCheck(name, True, "reported as simulated", "no claim")
     repeated, n_same, n_values = False, 0, 0
     for one, two in zip(first.rounds, second.rounds, strict=False):
         if not is_additive(one):
-            return AuditCheck(name, True, "clients report: not looked at", "no claim")
+            return AuditCheck(name, True, "clients report: not checked", "no claim")
         for block, value in one.released.items():
             same = int((value == two.released[block]).sum())
             sd = one.released.noise[block] / one.step(block)

@@ -1,7 +1,7 @@
 """Audit of any estimator: its whole fit, with worst-case clients.
 
-- Worst-case clients: what a client can do to be seen.
-- What is audited: anything that is fitted on clients through the door.
+- Worst-case clients (canaries).
+- What is audited: an estimator or a function that releases by a privacy model.
 - Audit of any calibrator: its whole fit, with worst-case clients.
 """
 
@@ -154,7 +154,7 @@ class Subject:
         privacy: PrivacyModel | None,
         seed: int | None,
     ) -> Self:
-        """Read what a user wants to have audited."""
+        """Read the arguments of the user."""
         estimator = hasattr(subject, "get_params")
         if estimator and privacy is not None:
             raise ValueError(
@@ -164,7 +164,8 @@ class Subject:
         if estimator and not hasattr(subject, "_privacy_model"):
             raise TypeError(
                 f"{type(subject).__name__} has no privacy to audit. Pass a calibrator "
-                "of this library, of a meta-estimator the one inside it."
+                "of this library; for a meta-estimator, pass the calibrator inside "
+                "it."
             )
         if not estimator and not callable(subject):
             raise TypeError(
@@ -197,7 +198,7 @@ class Subject:
         secret: bool = False,
         ledger: PrivacyLedger | None = None,
     ) -> tuple[Any, Tape]:
-        """Whole fit, listened to at the door; the canary is the last unit.
+        """Whole fit with recorded messages and releases; the canary is the last unit.
 
         `key` names the seed of this fit; `secret` takes noise from the operating
         system whatever the seed is.
@@ -218,8 +219,8 @@ class Subject:
         )
         if not tape.rounds:
             raise ValueError(
-                f"{self.fit_once!r} released nothing through the `privacy` it was "
-                "given; an audit cannot hear it."
+                f"{self.fit_once!r} made no release through the `privacy` it was "
+                "given, so it cannot be audited."
             )
         return fitted, tape
 
@@ -231,7 +232,7 @@ def _read_clients(clients: Any) -> list[Pair]:
         isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
     ):
         raise ValueError(
-            "An audit needs two clients at least; pass a list of (logits, labels)."
+            "An audit needs at least two clients; pass a list of (logits, labels)."
         )
     others = []
     for i, (rows, labels) in enumerate(pairs):
@@ -244,15 +245,18 @@ def _read_clients(clients: Any) -> list[Pair]:
             )
         columns = np.arange(logits.shape[1])
         if codes.dtype.kind not in "iuf" or not np.isin(codes, columns).all():
-            raise ValueError(f"The labels of client {i} are no column numbers.")
+            raise ValueError(
+                f"The labels of client {i} must be column numbers from 0 to "
+                f"{len(columns) - 1}."
+            )
         others.append((logits, codes.astype(np.int64)))
     if len({rows.shape[1] for rows, _ in others}) > 1:
-        raise ValueError("The logits of the clients differ in their columns.")
+        raise ValueError("All clients must have the same number of logit columns.")
     return others
 
 
 def report_of(fitted: Any) -> PrivacyReport:
-    """What a fit says that it guarantees."""
+    """The guarantee that a fit reports."""
     if isinstance(fitted, list | tuple) and fitted:  # such as one number per class
         fitted = fitted[0]
     report = getattr(fitted, "privacy_", getattr(fitted, "privacy", None))
@@ -304,8 +308,8 @@ def _plain(runner: Any) -> Any:
         return None
     if runner.cohort != "full":
         raise ValueError(
-            f"cohort={runner.cohort!r}: an audit needs rounds in which everybody takes "
-            "part. Pass FederatedRunner(cohort='full')."
+            f"cohort={runner.cohort!r}: an audit needs rounds in which all clients "
+            "take part. Pass FederatedRunner(cohort='full')."
         )
     return runner.set_params(
         backend=None, n_jobs=None, checkpoint=None, resume=False, secure=False
@@ -330,11 +334,11 @@ def audit_estimator(
     """Audit the privacy of a calibrator, by whole fits with a worst-case client.
 
     Five canaries (certain and wrong, the opposite direction, all rows in one bin, every
-    class full, no rows) are put to the door, one at a time, and what they send is
-    checked in integers: its norm against the bound, and the bound against the noise.
-    The one that shows most is then present in `n_runs` fits and absent in as many; the
-    auditor knows what everybody sends and takes the likelihood ratio over all rounds,
-    or, under local privacy, hears the report of the canary. The noise of these fits
+    class full, no rows) take part in a fit, one at a time, and the integers that they
+    send are checked: their norm against the bound, and the bound against the noise. The
+    one that shows most is then present in `n_runs` fits and absent in as many; the
+    auditor knows what all clients send and takes the likelihood ratio over all rounds,
+    or, under local privacy, observes the report of the canary. The noise of these fits
     must have the size that is stated and a shape that hides, lie on the lattice, and be
     fresh in every number, round and fit. The fit is repeated with another canary, which
     must not change what others send, and on other data with the same releases: nothing
@@ -404,8 +408,8 @@ class _Auditor(Subject):
         worst = max(found, key=lambda canary: _weight(tapes[canary.name], claim))
         if not any(part.sent for part in tapes[worst.name].rounds):
             raise ValueError(
-                "The canary was not asked for anything, so that there is nothing to "
-                "audit. Pass `clients` that have rows."
+                "The canary took part in no round, so there is nothing to audit. "
+                "Pass `clients` that have rows."
             )
         checks = [
             self._check_secret(worst, claim),
@@ -504,7 +508,7 @@ class _Auditor(Subject):
             found = self._left_behind(canary, keep_empty=True)
             nothing = "who has no rows, which is assumed to be public"
         return AuditCheck(
-            "nothing past the door",
+            "nothing else released",
             not found,
             f"{', '.join(found[:3])} depend on private rows" if found else nothing,
             "nothing",

@@ -51,7 +51,7 @@ def audit_one_run(
     clearest tenth, by the theorem of [1]_; it assumes nothing, and sees gross faults
     only. "many canaries" takes cells for runs of their own, which needs noise that is
     independent between cells: a fast and sharp test of the library's own mechanisms,
-    not a proof for a mechanism that nobody has seen.
+    not a proof for an unknown mechanism.
 
     Parameters
     ----------
@@ -157,14 +157,17 @@ def _check_any(
 
 
 def _check_model(privacy: PrivacyModel, norm: str) -> None:
-    """Raise for what has no release of cells."""
+    """Raise for a privacy model that cannot release cells."""
     check_model(privacy)
     if privacy is None:
-        raise TypeError("privacy=None hides nothing; pass CentralDP(eps=...).")
+        raise TypeError("privacy=None gives no guarantee; pass CentralDP(eps=...).")
     check_choices(norm=(norm, ("l2", "l1")))
     privacy.validate()
     if not privacy.private or privacy.unit != "client":
-        raise ValueError(f"{privacy!r} does not hide clients; pass CentralDP(eps=...).")
+        raise ValueError(
+            f"{privacy!r} does not protect clients as a whole (unit='client'); pass "
+            "CentralDP(eps=...)."
+        )
     if isinstance(privacy, LocalDP):
         raise ValueError(
             f"{privacy!r} adds no noise to sums: clients report. Audit an estimator "

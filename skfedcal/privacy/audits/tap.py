@@ -1,4 +1,4 @@
-"""Listen at the door: what every client sends and what is released, in a real fit.
+"""Record what every client sends and what is released in a real fit.
 
 A privacy model is wrapped, so that its mechanism and codec are; nothing else of the fit
 is touched. One unit, the canary, can be taken out after it is encoded, which is the
@@ -158,7 +158,7 @@ def _sparse(rows: CellRows, mine: int, row: Integers) -> CellRows:
 
 
 class TappedCodec(Codec):
-    """A codec whose messages are noted."""
+    """A codec that records its messages."""
 
     def __init__(self, inner: Codec, tape: Tape) -> None:
         super().__init__(inner.blocks)
@@ -213,7 +213,7 @@ def _cut(rows: Encoded, start: int, stop: int) -> Encoded:
 
 
 class TappedMechanism:
-    """A mechanism whose releases are noted; all else is its own."""
+    """A mechanism that records its releases and is otherwise unchanged."""
 
     def __init__(self, inner: Any, tape: Tape) -> None:
         self._inner, self._tape = inner, tape
@@ -260,7 +260,7 @@ def _blind(released: Sums, round_index: int) -> Sums:
 
 
 def tapped(model: PrivacyModel, tape: Tape) -> PrivacyModel:
-    """Copy of a privacy model whose mechanism is listened to.
+    """Copy of a privacy model whose mechanism records its releases.
 
     It stays an object of its class, as methods ask what kind of model they have.
     """

@@ -163,7 +163,9 @@ def make_claim(mu: float | None, eps: float | None, delta: float) -> Claim:
 
     for name, value in (("mu", mu), ("eps", eps)):
         if value is not None and not 0 < as_number(name, value) < np.inf:
-            raise ValueError(f"{name}={value!r} is no claim; pass a finite number > 0.")
+            raise ValueError(
+                f"{name}={value!r} is not a valid claim; pass a finite number > 0."
+            )
     if not 0 <= as_number("delta", delta) < 1:
         raise ValueError(f"delta={delta!r} is out of range; pass 0 <= delta < 1.")
     if mu is None and eps is None:
@@ -177,24 +179,24 @@ def make_claim(mu: float | None, eps: float | None, delta: float) -> Claim:
 
 
 def check_seed(random_state: int | None) -> None:
-    """Raise for what is no seed."""
+    """Raise unless `random_state` is an integer or None."""
     whole = isinstance(random_state, Integral) and random_state >= 0
     if random_state is not None and not whole:
         raise ValueError(
-            f"random_state={random_state!r} is no seed; pass a whole number or None."
+            f"random_state={random_state!r} is not a seed; pass an integer or None."
         )
 
 
 def check_runs(n_runs: int, alpha: float, name: str = "n_runs") -> float:
-    """Return the level; raises for what is none, and for too few runs."""
+    """Return the level; raise for an invalid one, and for too few runs."""
     if isinstance(n_runs, bool) or not isinstance(n_runs, Integral):
-        raise TypeError(f"{name}={n_runs!r} is no whole number.")
+        raise TypeError(f"{name}={n_runs!r} must be an integer.")
     if n_runs < 20:
         raise ValueError(
-            f"{name}={n_runs!r} is too few to say anything; pass 20 at least."
+            f"{name}={n_runs!r} is too few for a statistical test; pass at least 20."
         )
     if not 0 < as_number("alpha", alpha) < 1:
-        raise ValueError(f"alpha={alpha!r} is no chance; pass 0 < alpha < 1.")
+        raise ValueError(f"alpha={alpha!r} is out of range; pass 0 < alpha < 1.")
     return float(alpha)
 
 

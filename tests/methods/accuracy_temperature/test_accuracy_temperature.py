@@ -170,7 +170,7 @@ def test_a_seventh_answer_to_golden_section_is_not_paid_for(shifted, monkeypatch
         return out
 
     monkeypatch.setattr(client_mechanisms.SourceLaplace, "release", once_more)
-    with pytest.raises(RuntimeError, match="paid for are 0 more"):
+    with pytest.raises(RuntimeError, match="debited for 0 more"):
         fit(shifted, privacy=SourceDP(1.0), search="golden", n_queries=6)
     assert released == [0, 1, 2, 3, 4, 5]
 

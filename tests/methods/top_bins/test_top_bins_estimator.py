@@ -226,7 +226,7 @@ def test_wrong_parameters_are_named():
         FedTopBinCalibrator(n_bins=0).fit(rows, labels)
     with pytest.raises(ValueError, match=r"clip=3 .* leave it out"):
         FedTopBinCalibrator(privacy=SourceDP(1.0), clip=3).fit(rows, labels)
-    with pytest.raises(ValueError, match="LocalDP would have to pay for each"):
+    with pytest.raises(ValueError, match="LocalDP allows one per client"):
         FedTopBinCalibrator(privacy=LocalDP(1.0), clip=3).fit(
             rows, labels, client_ids=ids
         )
