@@ -292,7 +292,7 @@ def _noise_share(n_examples: float, trust: Trust, eps: float | None) -> float:
 
 
 def _budget(eps: float | None) -> float:
-    # Beyond these its exponential, or the variance of the noise, is no float.
+    # Beyond these its exponential, or the variance of the noise, overflows float64.
     if eps is None or not 1e-100 <= as_number("eps", eps) <= 300:
         raise ValueError(
             f"eps must be a number from 1e-100 to 300, got {eps!r}; for exact sums "

@@ -352,7 +352,7 @@ class OneVsRest:
         """
         negative, positive = self.counts[0, k].copy(), self.counts[1, k]
         rows = float(self.counts[1].sum())
-        # Negatives that nobody reported count as lowest, which makes the area too
+        # Negatives that were not reported count as lowest, which makes the area too
         # large; how much at most is part of the bound.
         hidden = rows - float(positive.sum()) - float(negative.sum())
         negative[0] += hidden

@@ -195,7 +195,7 @@ def _arguments(content: dict[str, Any]) -> dict[str, Any]:
     if not all((np.abs(total) < _LARGEST).all() for total in totals):
         raise ValueError("counts are not finite")
     report = _report(content["privacy"])
-    # Noise of a huge eps is none; that of any other is told apart.
+    # With a huge eps the noise is 0, so the counts are exact. Any other eps has noise.
     if noise.exact and report.eps < _NO_NOISE:
         raise ValueError(f"exact counts with eps={report.eps:g}")
     return {

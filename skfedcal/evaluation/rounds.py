@@ -201,7 +201,7 @@ class OneVsRestCounts(ClassScoreCounts):
         check_range("n_others", self.n_others, 0, n_classes)
 
     def placed(self, rows: Array, labels: Array) -> tuple[Array, Array]:
-        """Places in [0, 1] of the scores of each row, and the table each is in."""
+        """Positions in [0, 1] of the scores of each row, and the table of each."""
         odds = log_odds(class_rows(rows, self.input_type, self.n_classes))
         index = np.arange(len(rows))
         others = odds.copy()
