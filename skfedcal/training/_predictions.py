@@ -209,7 +209,7 @@ class FittedNetworkMixin(
 
 
 class _Reader(BaseEstimator):
-    """Holds what scikit-learn's validation writes down."""
+    """Object on which scikit-learn's validation sets its attributes."""
 
 
 def _doubled(module):

@@ -149,7 +149,7 @@ def test_wrong_shapes_are_refused():
         stats + stats.pool()
     with pytest.raises(ValueError, match="are pooled over classes"):
         stats.pool().cov()
-    with pytest.raises(ValueError, match="holds no statistics"):
+    with pytest.raises(ValueError, match="does not match statistics"):
         ClassStatistics.from_vector(np.ones(4), 2, 2)
     with pytest.raises(ValueError, match="outside of range"):
         ClassStatistics.from_data(np.ones((2, 2)), [0, 2], 2)
