@@ -1,4 +1,4 @@
-"""Formulas that the maps of several methods share, as operations of a graph.
+"""Formulas shared by the maps of several methods, as operations of a graph.
 
 - A new probability of the most probable class, as `methods.sharing` finds it.
 """
@@ -21,12 +21,12 @@ def at_top(logits):
 
 
 def temper_to(logits, own, n_classes):
-    """Logits over a temperature for each row: the one that gives its largest `own`."""
+    """Divide each row by the temperature that gives its largest entry `own`."""
     return temper_to_odds(logits, -((1.0 - own) / own).log(), n_classes)
 
 
 def temper_to_odds(logits, own, n_classes):
-    """As `temper_to`, with the log-odds of the largest."""
+    """As `temper_to`, with log-odds instead of a probability."""
     gaps = abs(logits).at_most(MAX_SPAN)
     target = (-own).at_most(np.log((n_classes - 1) * (1 - AHEAD)))
     factor = _factors(gaps, at_top(-gaps), target, n_classes - 1)
@@ -41,7 +41,7 @@ def move_top(logits, before, own, n_classes):
 
 
 def share_rest(logits, own):
-    """`own` for the largest, the rest in proportion."""
+    """Probability `own` for the largest entry, the rest in proportion."""
     return _shared(logits.at_least(-MAX_SPAN), own.log(), log1p(-own))
 
 
@@ -91,5 +91,5 @@ def log_odds(logits, n_classes):
 
 
 def bin_of(place, n_bins):
-    """Number of the equal-width bin of a place in [0, 1], the last one closed."""
+    """Number of the equal-width bin of a position in [0, 1], the last one closed."""
     return (place * float(n_bins)).floor().at_most(n_bins - 1.0)

@@ -1,4 +1,4 @@
-"""From a fitted calibrator to the graph that other runtimes carry out."""
+"""Graph of a fitted calibrator, for export to other runtimes."""
 
 from dataclasses import dataclass
 
@@ -30,12 +30,12 @@ _MAPS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Description:
-    """Graph of a calibrator, and the values in it that a user asks for.
+    """Graph of a calibrator, and its outputs.
 
     Parameters
     ----------
     graph : Graph
-        All operations, of the outputs too.
+        All operations, including those of the outputs.
     outputs : dict of str to Value
         'proba', 'log_proba' and 'label', the number of the most probable class.
     """
@@ -71,7 +71,7 @@ def _mapped(calibrator, logits):
     if name not in _MAPS or type(inner) is not getattr(public, name):
         raise TypeError(
             f"{name} cannot be exported: only the calibrators of skfedcal.methods "
-            "describe their map. Call predict_proba where scikit-learn is at hand."
+            "describe their map. Use predict_proba instead."
         )
     if used:
         return _MAPS[name](inner, logits)

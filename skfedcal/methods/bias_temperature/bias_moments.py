@@ -19,7 +19,7 @@ from skfedcal.methods.temperature.moments import row_sums
 # and curvature in x.
 HEAD = 4
 
-# Bound on a bias, far beyond what rows in doubt can ask for.
+# Bound on a bias, far beyond what ambiguous rows can require.
 BIAS_BOUND = 30.0
 
 
@@ -53,7 +53,7 @@ class SoftmaxMoments:
     block : Block
         Rows, labels and clients.
     away : ndarray of shape (n_classes, n_rows)
-        What `gaps` gives for the block.
+        Result of `gaps` for the block.
     beta : float
         Inverse temperature.
     bias : ndarray of shape (n_classes,)

@@ -1,4 +1,4 @@
-"""The map of one table of bins for each class, as a graph."""
+"""Map of one table of bins for each class, as a graph."""
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def class_bins(cal, logits):
 
 
 def _weighed(cal, values, logits, proba):
-    """Averages of bins and input where the parameters say so."""
+    """Average of bins and input if `weighting` is set."""
     weights = cal.class_weights_
     mixed = inside(values * weights + proba * (1 - weights))
     if cal.weighting == "all":

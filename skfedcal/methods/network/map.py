@@ -1,4 +1,4 @@
-"""The map of a small network on logits, as a graph."""
+"""Map of a small network on logits, as a graph."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from skfedcal.methods.scaling.map import canonical, stretched
 
 
 def network(cal, logits):
-    """A small network that stretches gaps, or that is added."""
+    """A small network whose output multiplies gaps, or is added to the logits."""
     rows, masked = canonical(logits)
     layers = zip(cal.coefs_, cal.intercepts_, strict=True)
     out = rows

@@ -1,4 +1,4 @@
-"""The map of one table for the most probable class, as a graph."""
+"""Map of one table for the most probable class, as a graph."""
 
 from skfedcal.export.graph import inside, softmax
 from skfedcal.methods.map_formulas import bin_of, share_rest, temper_to

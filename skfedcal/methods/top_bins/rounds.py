@@ -1,4 +1,4 @@
-"""Right and wrong predictions by the confidence in them, summed over clients."""
+"""Correct and wrong predictions by confidence, summed over clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VARIANCE = LAW_FIELDS.index("variance")
 
 @dataclass(frozen=True, slots=True)
 class TopBinCounts:
-    """Count rows whose most probable class is right, and is wrong, by its probability.
+    """Count correct and wrong predictions by the probability of the predicted class.
 
     One row is in one cell of both tables together: its L1 norm is 1, while numbers of
     right and of all predictions would have 2.
@@ -39,7 +39,8 @@ class TopBinCounts:
     n_bins : int, default=15
         Equal-width bins of [0, 1].
     max_examples : int, default=None
-        Rows of a client that count; chosen by a hash of their number at the client.
+        Maximum number of rows of a client; chosen by a hash of their number at the
+        client.
     clip : float, default=None
         L1 bound on what a client sends; None for exact sums.
     weighted : bool, default=False
