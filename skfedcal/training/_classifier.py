@@ -414,10 +414,11 @@ class FedAvgClassifier(BaseTrainer):
         It has its own privacy budget, and needs one if `eps` is set. A private head on
         a module that was trained without `eps` does not make the result private.
     head_every : 'end' or int, default='end'
-        When `head` is used: after the last round only; or also every so many rounds,
-        where the server trains the last layer of the module on features that are drawn
-        from the class Gaussians of ``method='sample'`` (FL-FCR). The latter is not
-        supported under privacy, and the class statistics need additional rounds.
+        When `head` is used: after the last round only; or also after each group of this
+        many rounds, where the server trains the last layer of the module on features
+        that are drawn from the class Gaussians of ``method='sample'`` (FL-FCR). The
+        latter is not supported under privacy, and the class statistics need additional
+        rounds.
     n_rounds : int, default=50
         Rounds, unless `runner` sets them.
     clients_per_round : int or float, default=1.0
@@ -512,7 +513,7 @@ class FedAvgClassifier(BaseTrainer):
     order in which a client visits its rows depends on the seed, the round and its
     number of rows: the result does not depend on `cohort_size` or on the order of
     clients (up to float32 rounding). A module that draws random numbers is trained
-    client by client with ``cohort_size='auto'``; with a number, what it draws depends
+    client by client with ``cohort_size='auto'``; with a number, its random draws depend
     on the cohort.
 
     A client whose training diverges to non-finite values is left out of the round.

@@ -36,7 +36,7 @@ class FedAvgState:
     params : ndarray of shape (n_params,)
         Parameters, in float64.
     change : ndarray of shape (n_params,)
-        What the last round added to them.
+        Change of the parameters in the last round.
     velocity : ndarray of shape (n_params,) or (0,)
         Momentum of the server, if it has one.
     control : ndarray of shape (n_params,) or (0,)

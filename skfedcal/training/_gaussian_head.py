@@ -27,7 +27,8 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
 
     Clients send counts of rows and sums of features and of their products, by class.
     The result is that of pooled rows, to the last bit, however rows are spread over
-    clients. Works on raw features, and on what `transform` of a network returns.
+    clients. Works on raw features, and on the features that `transform` of a network
+    returns.
 
     .. warning::
         `eps` covers this classifier only. If the network that made the features was

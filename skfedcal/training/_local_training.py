@@ -258,13 +258,13 @@ class LocalSGD:
         Parameters
         ----------
         objective : Objective
-            What is minimised.
+            Objective that is minimised.
         network : Network
             Owned by the caller.
         start : Tensor of shape (n_params,)
             Where every client begins.
         batches : Batches
-            What each client sees.
+            Batches of each client.
         ctx : Context
             Entries of single clients are stacked.
         shift : Tensor of shape (n_clients, n_params), default=None
@@ -381,7 +381,7 @@ class ClientTraining:
     network : Network
         The model.
     objective : Objective
-        What is minimised.
+        Objective that is minimised.
     local : LocalSGD
         How.
     epochs : int, default=1

@@ -464,10 +464,10 @@ class MDCA(FrozenParams):
 class NonUniform(FrozenParams):
     r"""NUCFL: a calibration penalty weighted by the similarity to the server's update.
 
-    The factor is the cosine between what the client has changed so far in this round
-    and the server's last change; zero in the first round and at the first step, where
-    there is no change yet. Negative values count as zero, a choice of this library: the
-    paper (Chu et al., 2024) uses the similarity as it is.
+    The factor is the cosine between the client's change so far in this round and the
+    server's last change; zero in the first round and at the first step, where there is
+    no change yet. Negative values count as zero, a choice of this library: the paper
+    (Chu et al., 2024) uses the similarity as it is.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ class Context(NamedTuple):
     previous_features: Tensor | None = None
 
     def batch_dims(self) -> Context:
-        """Axes of `vmap`: 0 for what each client has of its own, None for the rest."""
+        """Axes of `vmap`: 0 for entries of single clients, None for shared ones."""
         nothing: dict[str, Any] = dict.fromkeys(Context._fields)
         return Context(**{**nothing, **dict.fromkeys(self._own, 0)})
 
@@ -160,7 +160,7 @@ class Objective:
         mask: Tensor,
         ctx: Context,
     ) -> Tensor:
-        """Return what is to be minimised in `flat`."""
+        """Return the objective at the parameters `flat`."""
         params = network.unflatten(flat)
         if not self.penalties:
             return self.loss(network.logits(params, x), y, mask, ctx)

@@ -398,7 +398,7 @@ class ClassStatistics:
 
     @classmethod
     def from_vector(cls, vector: ArrayLike, n_classes: int, n_features: int) -> Self:
-        """Statistics from what `vector` returned, pooled if its length says so."""
+        """Statistics from the result of `vector`, pooled or not by its length."""
         values = np.asarray(vector, np.float64)
         pairs, head = n_pairs(n_features), n_classes * (1 + n_features)
         if values.shape not in ((head + pairs,), (head + n_classes * pairs,)):

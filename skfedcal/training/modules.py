@@ -200,7 +200,7 @@ class Network:
         return functional_call(self.module, params, (x,))
 
     def logits_and_features(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Output of the module, and what went into its last layer."""
+        """Output of the module, and the input of its last layer."""
         with _caught(self.head) as caught:
             logits = self.logits(params, x)
         return logits, caught[-1].flatten(1)
@@ -225,7 +225,7 @@ def features_of(module: nn.Module, x: Tensor) -> Tensor:
 
 
 class _caught:
-    """Collect what goes into a layer while the context is open."""
+    """Collect the inputs of a layer while the context is open."""
 
     def __init__(self, layer: nn.Module | None) -> None:
         if layer is None:
@@ -259,7 +259,7 @@ def module_logits(module: nn.Module, rows: Array, device: str = "cpu") -> Array:
 
 
 def module_features(module: nn.Module, rows: Array, device: str = "cpu") -> Array:
-    """What goes into the last layer of a module in evaluation mode."""
+    """Inputs of the last layer of a module in evaluation mode."""
     return _in_pieces(lambda part: features_of(module, part), rows, device)
 
 

@@ -143,7 +143,7 @@ def test_vector_keeps_the_true_length_and_all_values(pooled):
 
 def test_wrong_shapes_are_refused():
     stats = ClassStatistics.from_data(np.ones((3, 2)), [0, 1, 1], 2)
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="do not match"):
         ClassStatistics(np.ones(3), np.ones((2, 2)), np.ones((2, 2)))
     with pytest.raises(ValueError, match="cannot be added"):
         stats + stats.pool()
