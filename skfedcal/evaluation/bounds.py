@@ -259,7 +259,7 @@ def calibration_bound(
     Returns
     -------
     error : float
-        ``1 / B + sqrt(B / M)`` and what the noise adds.
+        ``1 / B + sqrt(B / M)`` plus the error of the noise.
     n_buckets : float
         Buckets it is for.
 

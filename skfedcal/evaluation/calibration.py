@@ -52,7 +52,7 @@ def folded_mean(mean: Array) -> Array:
 def unfold(sizes: Array, sigmas: Array) -> Array:
     """Mean of the normal variable whose absolute value is expected to be `sizes`.
 
-    0 where `sizes` is below what noise alone is expected to have.
+    0 where `sizes` is below the expected size of noise alone.
     """
     safe = np.where(sigmas > 0, sigmas, 1.0)
     target = sizes / safe

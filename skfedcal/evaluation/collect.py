@@ -82,7 +82,7 @@ class Statistic:
 
     @property
     def unit(self) -> str:
-        """What the model protects: 'client' or 'example'."""
+        """Unit of privacy of the model: 'client' or 'example'."""
         return self.model.unit
 
     @property

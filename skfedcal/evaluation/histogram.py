@@ -295,7 +295,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
     n_clients : int
         Clients that were asked.
     privacy : PrivacyReport
-        What the release guarantees.
+        Privacy guarantee of the release.
     history : sequence of RoundRecord, default=()
         Rounds of the run.
 
@@ -310,7 +310,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
     noise_ : NoiseModel
         Law of the noise of each level.
     privacy_ : PrivacyReport
-        What the release guarantees.
+        Privacy guarantee of the release.
     history_ : list of RoundRecord
         Rounds of the run.
 

@@ -317,7 +317,7 @@ class NoiseModel:
 
 
 def _one_report(law: LevelLaw, weight: Array, share: Array) -> Array:
-    """Variance of the sum of weights over what one random client's report supports."""
+    """Variance of the sum of weights over the values in one client's report."""
     p, q = law.p, law.q
     mean, square = weight @ share, weight**2 @ share
     if law.kind == "grr":

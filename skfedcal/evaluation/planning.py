@@ -287,8 +287,8 @@ def expected_error(
     privacy : object, default=None
         Privacy model; None is exact sums.
     height : int, default=None
-        Depth of the leaves; None is what `ScoreHistogram.fit` takes: 10, and 4 to 6 by
-        eps and space for local noise.
+        Depth of the leaves; None is the default of `ScoreHistogram.fit`: 10, and 4 to 6
+        by eps and space for local noise.
     levels : tuple of int or 'auto', default='auto'
         Bit depths that are counted, as for `ScoreHistogram.fit`; 'auto' is every
         fourth, every one for local noise, and the last one alone without noise.

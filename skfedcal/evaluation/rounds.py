@@ -69,7 +69,7 @@ class ClassResiduals:
     max_examples : int, default=None
         Maximum number of rows that a client contributes.
     private : bool, default=False
-        Bound what a client sends: L1 norm 2 for each of its rows.
+        Clip the contribution of a client to L1 norm 2 for each of its rows.
     count_rows : bool, default=True
         Also sum the number of rows; otherwise each unit has one row.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'

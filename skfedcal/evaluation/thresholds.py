@@ -121,7 +121,7 @@ class ThresholdAnswers(Answers):
 
     @with_guarantee
     def confusion(self, threshold: float = 0.5, *, ci: float = 0.95) -> Confusion:
-        """Count right and wrong predictions of both classes.
+        """Count correct and wrong predictions of both classes.
 
         Parameters
         ----------

@@ -45,7 +45,7 @@ class Description:
 
 
 def describe(calibrator):
-    """Describe what `predict_proba` of a fitted calibrator does to a row of scores."""
+    """Build the graph that computes `predict_proba` of a fitted calibrator."""
     graph = Graph(calibrator.n_features_in_)
     n_classes = len(calibrator.classes_)
     given = _as_logits(graph, n_classes, calibrator.input_type)

@@ -256,7 +256,7 @@ class ExportMixin:
         See Also
         --------
         skfedcal.load : Reads it.
-        skfedcal.export.json_schema : What the file looks like.
+        skfedcal.export.json_schema : Schema of the file.
         """
         check_is_fitted(self)
         save(self, path)

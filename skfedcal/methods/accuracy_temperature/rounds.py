@@ -384,7 +384,7 @@ def answer_spec(
 def client_answer(
     name: str, sums: Array, clients: FederatedDataset, full_rows: float
 ) -> Arrays:
-    """Turn sums over a client's rows into what it sends."""
+    """Convert sums over a client's rows to its contribution."""
     if full_rows:
         return {name: sums / np.maximum(clients.sizes, full_rows)[:, None]}
     rows = clients.sizes.astype(np.float64)

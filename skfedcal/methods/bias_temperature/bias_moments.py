@@ -24,12 +24,12 @@ BIAS_BOUND = 30.0
 
 
 def arrow_size(n_classes: int) -> int:
-    """Numbers of an answer with the diagonal of the curvature in the biases."""
+    """Length of a contribution with the diagonal of the curvature in the biases."""
     return HEAD + 3 * n_classes
 
 
 def full_size(n_classes: int) -> int:
-    """Numbers of an answer with all products of two classes."""
+    """Length of a contribution with all products of two classes."""
     return HEAD + 2 * n_classes + n_classes * (n_classes - 1) // 2
 
 

@@ -106,17 +106,17 @@ class FedBiasTempCalibrator(BaseCalibrator):
     The mean log loss with its ridge is convex in ``(1 / T, b)`` and its derivatives are
     sums over rows, so that any partition into clients has the same optimum. The first
     round finds the temperature on a grid and a first guess of the biases; Newton steps
-    follow, and a step that raises the loss is drawn back. Outputs of real networks take
-    3 to 5 rounds. Beyond 128 classes clients send the diagonal of the curvature only,
-    and the server learns the rest from its steps.
+    follow, and a step that increases the loss is shortened. Outputs of real networks
+    take 3 to 5 rounds. Beyond 128 classes clients send the diagonal of the curvature
+    only, and the server estimates the rest from its steps (BFGS).
 
     With ``residual='bins'`` each probability q of class j becomes
     ``q + min(1, q / q_0) sum_m h_m(q) d_jm``, at least q / 20, and rows are normalised.
     h are hat functions in the logit of q and q_0 is the lowest node. d is the mean of
     ``y - q`` under h, of all classes together and then of each class beyond that, each
-    shrunk by ``t2 / (t2 + v)``: v is the variance that the labels' randomness explains
-    and t2 what the spread of d has beyond it. The correction is left out, or halved, if
-    the log loss of the clients says so. It can change which class is the most probable.
+    shrunk by ``t2 / (t2 + v)``: v is the sampling variance of the labels and t2 the
+    variance of d in excess of it. The correction is left out, or halved, if that lowers
+    the log loss of the clients. It can change which class is the most probable.
 
     Under `eps` a client knows its own label frequencies f, a little smoothed, and sends
     its mean residual ``onehot(y) - softmax(z / T + b + log(f / prior))`` at the current

@@ -49,7 +49,8 @@ START_GRID = np.array([-LOG_BOUND, -4.6, -2.3, -1.3, -0.65, 0.0, 0.65, 2.3, LOG_
 _MAX_STEP = 2.0
 
 # All products of two classes are sent up to this many classes (63 kB per client at
-# 100); beyond it their diagonal, and the server learns the rest from its steps.
+# 100); beyond it their diagonal, and the server estimates the rest from its steps
+# (BFGS).
 MAX_FULL = 128
 _MEMORY = 10
 

@@ -140,7 +140,7 @@ class Family(Protocol):
         """Give the parameters of the identity."""
 
     def groups(self, n_classes: int) -> Array:
-        """Give the group, from 0, whose ridge holds each parameter."""
+        """Return the group of the ridge of each parameter, from 0."""
 
     def weakest(self, n_classes: int) -> Array:
         """Give the weakest ridge of each group that evidence may choose."""

@@ -386,7 +386,7 @@ class PooledFit:
     a client sends loss, slopes and curvature at the point asked; the server accepts the
     point if the objective decreases, otherwise shortens the step. With two parameters
     per class and few classes the steps are Newton's; else a limited-memory quasi-Newton
-    method starts from what curvature is sent.
+    method starts from the curvature that clients send.
 
     Parameters
     ----------

@@ -72,7 +72,7 @@ class ScoreCounts:
         Maximum number of rows of a client; chosen by a hash of their number at the
         client.
     clip : float, default=None
-        Bound on what a client sends on one level; None for exact sums.
+        Bound on the contribution of a client on one level; None for exact sums.
     norm : {'l1', 'l2'}, default='l1'
         Norm of the bound.
     weighting : {'example', 'client'}, default='example'
@@ -269,8 +269,8 @@ class ClassScoreCounts(ScoreCounts):
     ----------
     scores : {'binary', 'top', 'ovr'}, default='binary'
         Score and label of a row: one of two classes; the most probable class and
-        whether it is the right one; or every class against the rest, which makes as
-        many tables, and as many times the norm, as there are classes.
+        whether it is correct; or every class against the rest, which makes as many
+        tables, and as many times the norm, as there are classes.
     space : {'both', 'prob', 'logit'}, default='logit'
         Scale on which buckets have equal width; 'both' is the mean of the other two.
     n_classes : int, default=2

@@ -1,6 +1,6 @@
 """FedTopBinCalibrator: histogram binning of the most probable class.
 
-- Value of each confidence bin from (noisy) counts of right and wrong predictions.
+- Value of each confidence bin from (noisy) counts of correct and wrong predictions.
 - Federated histogram binning of the most probable class.
 """
 
@@ -73,9 +73,10 @@ def plain_bins(state: HistogramState) -> BinTable:
 def shrunk_table(state: HistogramState, n_classes: int) -> TopTable:
     """Posterior mean of each bin around the input, from counts with known noise.
 
-    With `r` right and `w` wrong rows in a bin of middle `m`, the residual ``(1 - m) r -
-    m w`` is unbiased for ``n d``: `n` rows times the error `d` of the confidence. Its
-    variance is that of `n` draws and of the noise. `d` has a normal prior over bins.
+    With `r` correct and `w` wrong predictions in a bin with midpoint `m`, the residual
+    ``(1 - m) r - m w`` is unbiased for ``n d``: `n` rows times the error `d` of the
+    confidence. Its variance is that of `n` draws and of the noise. `d` has a normal
+    prior over bins.
     """
     right, wrong = state.positive[0], state.negative[0]
     middle = ClassBins(len(right)).midpoints
@@ -115,8 +116,8 @@ def _posterior(
 ) -> tuple[Array, Array, float]:
     """Mean of d from ``seen = slope * d + normal noise``, averaged over `_FACTORS`.
 
-    Also the derivative of each mean by its own observed ``d``, and the chance of the
-    factor 0.
+    Also the derivative of each mean by its own observed ``d``, and the posterior
+    probability of the factor 0.
     """
     values, vectors = np.linalg.eigh(slope[:, None] * covariance * slope)
     scales = _FACTORS[:, None] ** 2
@@ -223,17 +224,17 @@ class FedTopBinCalibrator(BaseCalibrator):
     ``v + (1 - a) (p - m)``, with `keep_order` not less than 1 of `n_classes`. `predict`
     is the most probable class of `predict_proba`.
 
-    With r right and w wrong predictions the residual ``(1 - m) r - m w`` measures
+    With r correct and w wrong predictions the residual ``(1 - m) r - m w`` measures
     ``n d``, n = r + w rows times the error d of the confidence, with the variance of n
     draws and of the noise. The prior of d is normal: an error in proportion to
     ``m - 1 / n_classes``, a smooth one, and one of the bin alone. It is averaged over
     four strengths, one of which is 0. `improves_` asks for odds of 9 to 1 against that
     one; with ``shrink=False`` it is that of FedBinCalibrator.
 
-    One row moves one count by 1. The paper releases right and all predictions, which a
-    row moves by 2, and needs twice the noise. Under SourceDP every source adds noise of
-    its own; the same eps with CentralDP or DistributedDP and ``unit='example'`` adds it
-    once, and is much more accurate.
+    One row moves one count by 1. The paper releases the numbers of correct and of all
+    predictions, which a row changes by 2 in total, and needs twice the noise. Under
+    SourceDP every source adds noise of its own; the same eps with CentralDP or
+    DistributedDP and ``unit='example'`` adds it once, and is much more accurate.
 
     References
     ----------

@@ -32,7 +32,7 @@ class TopBinCounts:
     """Count correct and wrong predictions by the probability of the predicted class.
 
     One row is in one cell of both tables together: its L1 norm is 1, while numbers of
-    right and of all predictions would have 2.
+    correct and of all predictions would have 2.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class TopBinCounts:
         Maximum number of rows of a client; chosen by a hash of their number at the
         client.
     clip : float, default=None
-        L1 bound on what a client sends; None for exact sums.
+        L1 bound on the contribution of a client; None for exact sums.
     weighted : bool, default=False
         Rows carry weights, so that counts are real numbers.
     n_rounds : int, default=1
@@ -115,7 +115,7 @@ class TopBinCounts:
         return False
 
     def _cells(self, block: Block) -> Array:
-        """Cell of each row; those of wrong predictions come after all right ones."""
+        """Cell of each row; cells of wrong predictions follow those of correct ones."""
         top, confidence = top_label(block.rows)
         wrong = block.labels != top
         return bin_index(confidence, self.n_bins) + wrong * np.intp(self.n_bins)

@@ -182,7 +182,7 @@ def test_the_prior_follows_the_columns():
         ({"residual": "bins"}, "exact sums"),
         (
             {"class_prior": "private", "runner": FederatedRunner(n_rounds=1)},
-            "round of its own",
+            "needs a separate round",
         ),
         (
             {

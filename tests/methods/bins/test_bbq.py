@@ -24,7 +24,7 @@ from skfedcal.methods.buckets import ClassBins
 pytestmark = pytest.mark.filterwarnings(
     "ignore::skfedcal.exceptions.SimulatedPrivacyWarning"
 )
-no_gain = pytest.mark.filterwarnings("ignore:What the clients sent is no more")
+no_gain = pytest.mark.filterwarnings("ignore:The released values cannot be")
 BOTH = [FedBBQCalibrator(n_levels=4), FedBinCalibrator(n_bins=16)]
 
 
@@ -313,7 +313,7 @@ BAD = [
     ({"space": "both"}, "'space' parameter"),
     ({"weighting": "some"}, "'weighting' parameter"),
     ({"class_totals": 5}, "'class_totals' parameter"),
-    ({"class_totals": [5, 5]}, r"class_totals=\[5, 5\] must hold 3 numbers of rows"),
+    ({"class_totals": [5, 5]}, r"class_totals=\[5, 5\] must hold 3 row counts"),
     ({"class_totals": [5, -5, 1]}, "must hold 3 numbers"),
     ({"class_totals": [5, np.nan, 1]}, "must hold 3 numbers"),
     ({"class_totals": [5, 5, 5], "eps": 1.0}, "class_totals is not used under privacy"),

@@ -299,7 +299,7 @@ def test_noise_alone_leaves_the_input():
     np.testing.assert_allclose(cal.predict_proba(odds)[:, 1], expit(odds))
     cal.set_params(if_improves=False)
     assert np.abs(cal.predict_proba(odds)[:, 1] - expit(odds)).max() > 0.01
-    assert "used as it is" in cal.reason_
+    assert "used without shrinkage" in cal.reason_
 
 
 @pytest.mark.parametrize("eps", [None, 1.0])
