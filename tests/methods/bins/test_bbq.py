@@ -314,8 +314,8 @@ BAD = [
     ({"weighting": "some"}, "'weighting' parameter"),
     ({"class_totals": 5}, "'class_totals' parameter"),
     ({"class_totals": [5, 5]}, r"class_totals=\[5, 5\] must hold 3 row counts"),
-    ({"class_totals": [5, -5, 1]}, "must hold 3 numbers"),
-    ({"class_totals": [5, np.nan, 1]}, "must hold 3 numbers"),
+    ({"class_totals": [5, -5, 1]}, "must hold 3 row counts"),
+    ({"class_totals": [5, np.nan, 1]}, "must hold 3 row counts"),
     ({"class_totals": [5, 5, 5], "eps": 1.0}, "class_totals is not used under privacy"),
 ]
 
