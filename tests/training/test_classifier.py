@@ -322,7 +322,7 @@ def test_penalties_without_features_need_no_last_layer(digits):
 )
 def test_what_is_no_loss_or_penalty_is_refused(digits, params):
     X, y, _ = digits
-    with pytest.raises(TypeError, match=r"is no (loss|penalty); pass an object"):
+    with pytest.raises(TypeError, match=r"is not a (loss|penalty); pass an object"):
         small(**params).fit(X, y)
 
 
