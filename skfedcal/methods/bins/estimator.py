@@ -677,8 +677,8 @@ class FedBBQCalibrator(HistogramCalibrator):
 
     See Also
     --------
-    FedBinCalibrator : One histogram; weights and `improves_` are computed in the same
-    way. FedTempCalibrator : One temperature; never changes the order of classes.
+    FedBinCalibrator : One histogram; same weights and `improves_`.
+    FedTempCalibrator : One temperature; never changes the order of classes.
 
     Notes
     -----
