@@ -143,7 +143,7 @@ plt.show()
 # Means of 20 draws of cases and noise. Where the noise drowns the cases, `improves_` is
 # false and the calibrator leaves the model as it is: the left end of the curves.
 
-# "The releases say hardly more than was known before": expected at the left end.
+# "The released values add hardly more information": expected at the left end.
 warnings.simplefilter("ignore", CalibrationWarning)
 budgets = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0]
 draws = [np.random.default_rng(seed).permutation(len(labels)) for seed in range(20)]

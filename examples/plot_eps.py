@@ -25,7 +25,7 @@ from skfedcal.exceptions import CalibrationWarning, SimulatedPrivacyWarning
 from skfedcal.metrics import negative_log_likelihood
 
 warnings.simplefilter("ignore", SimulatedPrivacyWarning)
-# "The noise leaves the temperature open": expected at the smallest eps.
+# "The noise is too large to determine the temperature": expected at the smallest eps.
 warnings.simplefilter("ignore", CalibrationWarning)
 
 n_clients = [30, 100, 300, 1000]

@@ -1,4 +1,4 @@
-"""What all answers share: counts, the law of their noise, and the delta method."""
+"""Shared parts of all metrics: counts, their noise, and the delta method."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VISIBLE = 3.0
 
 
 class Answers:
-    """Base of the groups of answers of a histogram."""
+    """Base class of the groups of metrics of a histogram."""
 
     grid: ScoreGrid
     noise_: NoiseModel
@@ -54,7 +54,7 @@ class Answers:
         discretisation: float = 0.0,
         rows: float = inf,
     ) -> Estimate:
-        """Estimate whose variance is that of its gradient in the counts."""
+        """Estimate with the variance of its gradient in the counts (delta method)."""
         sampling, privacy = map(float, self.noise_.variances(self.counts_, gradient))
         return make_estimate(
             value,
@@ -68,7 +68,7 @@ class Answers:
         )
 
     def _share(self, part: Array, whole: Array, ci: float) -> Estimate | None:
-        """Ratio of two sums of counts that is a share of rows; None if there is none.
+        """Ratio of two sums of counts, a fraction of rows; None if it is undefined.
 
         `part` and `whole` are the weights of the counts in the two.
         """
@@ -93,7 +93,7 @@ class Answers:
         )
 
     def _seen(self) -> Array:
-        """Counts for bounds: what noise made negative is taken for 0."""
+        """Counts for error bounds, with negative counts set to 0."""
         return np.maximum(self.counts_, 0.0)
 
 
@@ -109,7 +109,7 @@ def undefined(metric: str, why: str, result: str) -> None:
 
 
 def check_bins(n_bins: int, strategy: str = "uniform") -> None:
-    """Raise for a number or a kind of bins that cannot be."""
+    """Raise ValueError for an invalid number or strategy of bins."""
     if not isinstance(n_bins, (int, np.integer)) or not 1 <= n_bins <= 2**20:
         raise ValueError(f"n_bins={n_bins!r}: pass a whole number from 1 to {2**20}.")
     if not isinstance(strategy, str) or strategy not in ("uniform", "quantile"):

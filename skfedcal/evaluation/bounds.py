@@ -5,7 +5,8 @@ them with constant 1 unless the proof has another; they say how an error changes
 the number of examples, the budget and the number of buckets. `expected_error` gives
 numbers to expect.
 
-Where a statement of the paper does not hold, the function has what does, and says so.
+Where a statement of the paper does not hold, the function implements a corrected one,
+and its docstring says so.
 
 References
 ----------
@@ -100,8 +101,8 @@ def auc_bound(
     """Order of the error of the AUC: Theorems 4, 5 and 6.
 
     Theorem 5 prints ``(1 / eps + 1 / B) / M``. Its second term is that of Theorem 4
-    divided by M, which no longer holds then: buckets of exact counts have the same
-    error for any M. Here it is ``1 / (3 B**2)``.
+    divided by M, which is not correct: the discretisation error of exact counts does
+    not depend on M. Here it is ``1 / (3 B**2)``.
 
     Parameters
     ----------
@@ -110,9 +111,9 @@ def auc_bound(
     n_buckets : int
         Buckets B.
     trust : {'exact', 'distributed', 'local'}, default='exact'
-        Exact sums, noise of the sum, or noise of every client.
+        Exact sums, noise added once to the sum, or noise added by every client.
     eps : float, default=None
-        Budget; needed unless sums are exact.
+        Privacy budget epsilon; required unless sums are exact.
     height : int, default=10
         Binary levels h of the hierarchy, for local noise.
     positive_rate : float, default=0.5
@@ -136,7 +137,7 @@ def auc_bound(
     rate = as_number("positive_rate", positive_rate)
     if not 1e-100 < rate < 1:
         raise ValueError(
-            f"positive_rate={positive_rate!r} is no share; pass a number in (0, 1)."
+            f"positive_rate must be a number in (0, 1), got {positive_rate!r}."
         )
     if _noise_share(n_examples, trust, eps) == 0:
         return start
@@ -163,9 +164,9 @@ def rates_bound(
     n_examples : float
         Examples M.
     trust : {'exact', 'distributed', 'local'}, default='exact'
-        Exact sums, noise of the sum, or noise of every client.
+        Exact sums, noise added once to the sum, or noise added by every client.
     eps : float, default=None
-        Budget; needed unless sums are exact.
+        Privacy budget epsilon; required unless sums are exact.
     n_buckets : int, default=None
         Buckets B; None takes the number that balances buckets and noise, or as many as
         there are examples for exact sums.
@@ -212,9 +213,9 @@ def threshold_uncertainty(
     height : int
         Binary levels h.
     trust : {'exact', 'distributed', 'local'}, default='exact'
-        Exact sums, noise of the sum, or noise of every client.
+        Exact sums, noise added once to the sum, or noise added by every client.
     eps : float, default=None
-        Budget; needed unless sums are exact.
+        Privacy budget epsilon; required unless sums are exact.
 
     Returns
     -------
@@ -248,9 +249,9 @@ def calibration_bound(
     n_examples : float
         Examples M.
     trust : {'exact', 'distributed', 'local'}, default='exact'
-        Exact sums, noise of the sum, or noise of every client.
+        Exact sums, noise added once to the sum, or noise added by every client.
     eps : float, default=None
-        Budget; needed unless sums are exact.
+        Privacy budget epsilon; required unless sums are exact.
     n_buckets : float, default=None
         Buckets B; None takes the number of the theorem: ``M**(1/3)``, under local noise
         ``(eps sqrt(M))**(1/2)`` if that is smaller.
@@ -258,7 +259,7 @@ def calibration_bound(
     Returns
     -------
     error : float
-        ``1 / B + sqrt(B / M)`` and what the noise adds.
+        ``1 / B + sqrt(B / M)`` plus the error of the noise.
     n_buckets : float
         Buckets it is for.
 
@@ -291,11 +292,11 @@ def _noise_share(n_examples: float, trust: Trust, eps: float | None) -> float:
 
 
 def _budget(eps: float | None) -> float:
-    # Beyond these its exponential, or the variance of the noise, is no float.
+    # Beyond these its exponential, or the variance of the noise, overflows float64.
     if eps is None or not 1e-100 <= as_number("eps", eps) <= 300:
         raise ValueError(
-            f"eps={eps!r} is no budget; pass a number from 1e-100 to 300, or "
-            "trust='exact'."
+            f"eps must be a number from 1e-100 to 300, got {eps!r}; for exact sums "
+            "pass trust='exact'."
         )
     return float(eps)
 

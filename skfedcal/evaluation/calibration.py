@@ -1,8 +1,8 @@
-"""Answers about probabilities: Brier score, log loss, calibration errors.
+"""Metrics of probabilities: Brier score, log loss, calibration errors.
 
-- Sums of absolute values of normal variables: what sampling and noise add to them.
-- Answers about probabilities: Brier score, log loss, reliability curve.
-- Calibration errors of bins, with intervals that hold also where there is no error.
+- Sums of absolute values of normal variables, and their bias by sampling and noise.
+- Metrics of probabilities: Brier score, log loss, reliability curve.
+- Calibration errors of bins, with intervals that are valid also at a true error of 0.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def folded_mean(mean: Array) -> Array:
 def unfold(sizes: Array, sigmas: Array) -> Array:
     """Mean of the normal variable whose absolute value is expected to be `sizes`.
 
-    0 where `sizes` is below what noise alone is expected to have.
+    0 where `sizes` is below the expected size of noise alone.
     """
     safe = np.where(sigmas > 0, sigmas, 1.0)
     target = sizes / safe
@@ -82,9 +82,9 @@ def sum_interval(
     Returns
     -------
     low, high : float
-        `low` takes off the most that an absolute value can have added to each. `high`
-        is the largest sum that is not refuted if it is spread so that it shows least:
-        the folded mean is convex, so evenly.
+        `low` subtracts the largest possible bias of each absolute value. `high` is the
+        largest sum that is not rejected when it is spread over the variables so that it
+        is hardest to detect, which is evenly, because the folded mean is convex.
     """
     scaled = np.where(sigmas > 0, sizes / np.where(sigmas > 0, sigmas, 1.0), np.inf)
     least = np.maximum(np.minimum(scaled, 99.0) - _NEARER, 0.0)
@@ -137,7 +137,7 @@ class Reliability(NamedTuple):
 
 
 class CalibrationAnswers(Answers):
-    """Answers that take the centre of a bucket for the scores in it."""
+    """Metrics that use the centre of a bucket for the scores in it."""
 
     @with_guarantee
     def brier(self, *, ci: float = 0.95) -> Estimate:
@@ -161,10 +161,10 @@ class CalibrationAnswers(Answers):
     def log_loss(self, *, ci: float = 0.95) -> Estimate:
         """Mean negative log-likelihood.
 
-        Scores nearer to 0 or 1 than the centre of the outermost buckets are taken to
-        be there. `discretisation` is the bound on the difference to scikit-learn, which
-        takes those within 2.2e-16 to be there: it is large if rows of the other label
-        are in the outermost buckets.
+        Scores nearer to 0 or 1 than the centres of the outermost buckets are clipped to
+        these centres. `discretisation` bounds the difference to scikit-learn, which
+        clips at 2.2e-16: it is large if rows of the other label are in the outermost
+        buckets.
 
         Parameters
         ----------
@@ -220,7 +220,7 @@ class CalibrationAnswers(Answers):
         return Reliability(shares, means, errors, rows_of, edges, low, high)
 
     def equi_depth(self, n_buckets: int) -> Array:
-        """Scores that cut the rows into buckets of about equal depth.
+        """Scores that divide the rows into buckets of about equal size.
 
         Parameters
         ----------
@@ -312,8 +312,7 @@ class Gaps:
     inside : ndarray of shape (n_bins, n_buckets)
         Buckets of each bin.
     discretisation : float
-        Bound on what taking centres for scores changes in the mean of the absolute
-        sums.
+        Bound on the change of the mean absolute sum by using centres for scores.
     """
 
     values: Array
@@ -350,9 +349,10 @@ class CalibrationErrors(CalibrationAnswers):
         strategy : {'uniform', 'quantile'}, default='uniform'
             Bins of equal width, or of about equal depth.
         debias : bool, default=True
-            Take off what sampling and noise alone add to an absolute value: each gap
-            is the one whose expected size is the size found (folded normal). Some
-            bias is left where the true error is near 0.
+            Correct the upward bias of absolute values by sampling and noise: each gap
+            is estimated as the one whose expected absolute value is the observed one
+            (folded normal distribution). Some bias remains where the true error is near
+            0.
         ci : float, default=0.95
             Level of the confidence interval.
 
@@ -360,16 +360,17 @@ class CalibrationErrors(CalibrationAnswers):
         -------
         Estimate
             The interval is for the mean absolute gap of the population in these same
-            bins. It starts at 0 where no gap can be told from sampling and noise.
+            bins. It starts at 0 where no gap can be distinguished from sampling and
+            noise.
 
         Notes
         -----
         An absolute value is biased upward and has no slope at 0, so the interval
-        is not the value plus and minus its standard error. It is made from the gaps of
-        all bins, which are normal: from below, the most that the absolute values can
-        have added is taken off; from above, the error is spread over bins so that it
-        shows least. It covers at least with chance `ci`, near 1 where the error is
-        about as large as its noise.
+        is not the value plus and minus its standard error. It is computed from the gaps
+        of all bins, which are normal: for the lower end, the largest possible bias of
+        the absolute values is subtracted; for the upper end, the error is spread over
+        bins so that it is hardest to detect. Its coverage is at least `ci`, and near 1
+        where the error is about as large as its noise.
         """
         total = sum(self._sums)
         if total <= 0:
@@ -499,9 +500,10 @@ def _square_interval(
     """Interval of a weighted sum of squared means, from squares of normal variables.
 
     All t with ``(value - t)**2 <= z**2 * (free + slope * t)``: `free` is the variance
-    where all means are 0, and `rise` what they add to it at `value`. Where that tells
-    nothing, means are taken to be spread as the noise is, whose squares add `noise`.
-    The lower end is that of a value without what their upper tail has in excess.
+    where all means are 0, and `rise` is what the means add to it at `value`. Where
+    `rise` is not informative, the means are assumed to be distributed like the noise,
+    whose squares add `noise`. The lower end is corrected for the excess length of the
+    upper tail.
     """
     known = value > z * sqrt(free)
     slope = rise / value if known else 2 * free / noise if noise > 0 else 0.0
@@ -514,9 +516,9 @@ def _square_interval(
 
 
 def _excess(variance: float, mean: float, z: float) -> float:
-    """By how much the upper tail of a sum of squares is longer than a normal one.
+    """Excess length of the upper tail of a sum of squares over a normal tail.
 
-    The sum is taken for a multiple of a chi-square variable (Satterthwaite).
+    The sum is approximated by a multiple of a chi-square variable (Satterthwaite).
     """
     if variance <= 0 or mean <= 0:
         return 0.0

@@ -1,6 +1,7 @@
 """Answers about several classes: ClasswiseResiduals and one-vs-rest areas.
 
-- ClasswiseResiduals: calibration errors of every class at a price that K ignores.
+- ClasswiseResiduals: calibration errors of every class, with a sensitivity that does
+  not depend on the number of classes.
 - One-vs-rest areas under the curve of several classes, with sparse reports.
 """
 
@@ -58,13 +59,13 @@ class ClasswiseResiduals:
     variance : float
         Of the noise in each sum.
     squares : ndarray of shape (n_classes, n_bins) or None
-        Sums of squared residuals, which exact sums give and noise does not pay for.
+        Sums of squared residuals; only with exact sums, None under noise.
     classes : ndarray of shape (n_classes,)
         Label of each row of `residuals`.
     n_clients : int
         Clients that were asked.
     privacy : PrivacyReport
-        What the release guarantees.
+        Privacy guarantee of the release.
     history : list of RoundRecord
         Rounds of the run.
 
@@ -79,7 +80,7 @@ class ClasswiseResiduals:
     n_clients_ : int
         Clients that were asked.
     privacy_ : PrivacyReport
-        What the release guarantees.
+        Privacy guarantee of the release.
     history_ : list of RoundRecord
         Rounds of the run.
 
@@ -139,22 +140,23 @@ class ClasswiseResiduals:
         client_ids : array-like of shape (n_samples,), default=None
             Client that owns each row; with a list of clients, one name per client.
         privacy : privacy model, default=None
-            What the release shall guarantee; None is `SecureAggregation`: exact sums.
+            Privacy model of the release; None is `SecureAggregation`: exact sums.
         n_bins : int, default=15
             Equal-width bins of [0, 1].
         max_examples_per_client : int, default=None
-            Rows of a client that count. None is all; under a guarantee for whole
-            clients it is 1.
+            Maximum number of rows that a client contributes. None is all rows, or 1
+            under client-level privacy.
         classes : array-like of shape (n_classes,), default=None
             Labels in the order of the columns; None takes them from `y`.
         input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-            What scores are; never guessed.
+            Type of the scores; it is never inferred from the data.
         ledger : PrivacyLedger, default=None
-            Account that pays before noise is drawn.
+            Ledger that is charged before noise is drawn.
         runner : FederatedRunner, default=None
             Engine and cohorts.
         random_state : int, RandomState instance or None, default=None
-            None takes noise from the operating system; a seed makes it a simulation.
+            None draws noise from the operating system; a seed makes it a simulation
+            without a privacy guarantee.
 
         Returns
         -------
@@ -202,7 +204,7 @@ class ClasswiseResiduals:
         Parameters
         ----------
         debias : bool, default=True
-            Take off what noise (and sampling, for exact sums) alone adds to absolute
+            Subtract the bias that noise (and sampling, for exact sums) adds to absolute
             values.
         ci : float, default=0.95
             Level of the confidence interval.
@@ -210,7 +212,8 @@ class ClasswiseResiduals:
         Returns
         -------
         Estimate
-            Under noise `se_sampling` is an upper bound: what it needs is not released.
+            Under noise `se_sampling` is an upper bound, because the squared residuals
+            are not released.
         """
         return self._mean(np.arange(len(self.residuals_)), debias, ci)
 
@@ -221,7 +224,7 @@ class ClasswiseResiduals:
         Parameters
         ----------
         debias : bool, default=True
-            Take off what noise (and sampling, for exact sums) alone adds to absolute
+            Subtract the bias that noise (and sampling, for exact sums) adds to absolute
             values.
         ci : float, default=0.95
             Level of the confidence intervals.
@@ -262,9 +265,9 @@ class ClasswiseResiduals:
         )
 
     def _sampling(self, rows: Array) -> Array:
-        """Variance of each sum because other rows could have been drawn.
+        """Sampling variance of each sum.
 
-        Without released squares an upper bound on all together, in equal parts:
+        Without released squares, an upper bound on their total, divided equally:
         outcomes of one class have a variance of 1/4, of K classes of 1 - 1/K.
         """
         if self.squares_ is not None:
@@ -290,7 +293,7 @@ class OneVsRest:
     ceiling : int
         Highest bucket in which a negative that was not reported can lie.
     privacy_ : PrivacyReport
-        What the release guarantees.
+        Privacy guarantee of the release.
     """
 
     counts: Array
@@ -329,7 +332,11 @@ class OneVsRest:
         for k in range(len(self.classes)):
             part = self._class(k)
             if part is None:
-                undefined("ROC AUC", f"class {self.classes[k]!r} is not there", "nan")
+                undefined(
+                    "ROC AUC",
+                    f"class {self.classes[k]!r} has no rows, or all of them",
+                    "nan",
+                )
                 out.append(Estimate(nan, nan, nan, se_sampling=nan, se_privacy=nan))
                 continue
             value, slope, tied, unseen = part
@@ -339,13 +346,14 @@ class OneVsRest:
         return out
 
     def _class(self, k: int) -> tuple[float, Array, float, float] | None:
-        """Area of one class, its slope in all counts, and how far it may be off.
+        """Area of one class, its gradient in the counts, and its error bounds.
 
-        That is a bound with ties, and the part of it that only makes it too large.
+        The bounds are that for ties inside buckets, and the part that can only
+        overestimate.
         """
         negative, positive = self.counts[0, k].copy(), self.counts[1, k]
         rows = float(self.counts[1].sum())
-        # Negatives that nobody reported count as lowest, which makes the area too
+        # Negatives that were not reported count as lowest, which makes the area too
         # large; how much at most is part of the bound.
         hidden = rows - float(positive.sum()) - float(negative.sum())
         negative[0] += hidden
@@ -372,7 +380,7 @@ class OneVsRest:
 
 
 def _lowered(found: Estimate, unseen: float) -> Estimate:
-    """Estimate that may be too large by `unseen`, which no noise makes up for."""
+    """Lower the interval of an estimate that may be too large by `unseen`."""
     return replace(found, low=max(found.low - unseen, 0.0))
 
 
@@ -382,11 +390,13 @@ def fit_one_vs_rest(
     """Count the scores of all classes; `settings` as of `ScoreHistogram.fit`."""
     check_choices(weighting=settings.get("weighting", "example"))
     if settings.get("weighting", "example") != "example":
-        raise ValueError("multi_class='ovr' counts examples; leave weighting out.")
+        raise ValueError(
+            "multi_class='ovr' supports weighting='example' only; leave weighting out."
+        )
     if settings.get("pos_label") is not None:
         raise ValueError(
-            f"pos_label={settings['pos_label']!r}: multi_class='ovr' takes every class "
-            "for positive in turn; leave pos_label out."
+            f"pos_label={settings['pos_label']!r}: multi_class='ovr' treats each "
+            "class as positive in turn; leave pos_label out."
         )
     check_choices(space=settings.get("space", "both"))
     statistic = Statistic(
@@ -437,9 +447,10 @@ def fit_one_vs_rest(
 
 
 def _checked_others(n_others: int | None, n_classes: int, statistic: Statistic) -> int:
-    """Other classes that a row is counted for.
+    """Number of other classes that a row is counted for.
 
-    None is all for exact sums and one under noise, which grows with it.
+    None is all of them for exact sums, and 1 under noise, because the noise grows with
+    it.
     """
     if statistic.local:
         raise ValueError(

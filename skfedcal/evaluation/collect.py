@@ -38,7 +38,7 @@ class Statistic:
     ledger : PrivacyLedger or None
         Debited before noise is drawn.
     runner : FederatedRunner or None
-        Who takes part, and on which engine.
+        Cohorts and engine.
     random_state : int, RandomState instance or None
         A seed makes private noise a simulation.
     label : str
@@ -84,7 +84,7 @@ class Statistic:
 
     @property
     def unit(self) -> str:
-        """What the model protects: 'client' or 'example'."""
+        """Unit of privacy of the model: 'client' or 'example'."""
         return self.model.unit
 
     @property
@@ -93,15 +93,15 @@ class Statistic:
         return isinstance(self.model, LocalDP)
 
     def limit(self, max_examples: int | None) -> int | None:
-        """Rows of a client that count; None is all of them."""
+        """Maximum number of rows that a client contributes; None is all of them."""
         if max_examples is not None and (
             isinstance(max_examples, bool)
             or not isinstance(max_examples, (int, np.integer))
             or not 1 <= max_examples < 2**31
         ):
             raise ValueError(
-                f"max_examples_per_client={max_examples!r}: pass a whole number from "
-                "1 on, or None."
+                f"max_examples_per_client={max_examples!r}: pass an integer of at "
+                "least 1, or None."
             )
         if self.local and max_examples not in (None, 1):
             raise ValueError(
@@ -112,7 +112,7 @@ class Statistic:
             if max_examples is not None:
                 raise ValueError(
                     f"max_examples_per_client={max_examples}: {self.model!r} protects "
-                    "each example by itself, and needs no bound. Leave it out."
+                    "single examples, so no bound per client is needed. Leave it out."
                 )
             return None
         if self.private and max_examples is None:
@@ -120,10 +120,10 @@ class Statistic:
         return None if max_examples is None else int(max_examples)
 
     def salt(self) -> int:
-        """Public number by which clients choose among their rows.
+        """Public salt of the hash by which clients choose among their rows.
 
-        The same in every run with a checkpoint: one that is resumed asks for the rows
-        that the first one would have asked for.
+        It is the same in every run with a checkpoint, so that a resumed run uses the
+        same rows as the first run.
         """
         if self.runner.checkpoint is not None:
             return 0
@@ -139,10 +139,10 @@ class Statistic:
     ) -> Collected:
         """Ask the clients and return the state of the server.
 
-        `n_parts` above 1 deals the clients at random into so many cohorts, each of
-        which is asked in one round. With `drop_empty`, clients without rows are not
-        asked: they have nothing to report, and everybody can see that; sites that
-        are elsewhere report that they have none.
+        `n_parts` above 1 partitions the clients at random into that many cohorts, one
+        per round. With `drop_empty`, clients without rows are not asked; in a
+        simulation their number of rows is known, and remote sites report that they have
+        none.
         """
         runner = self.runner
         if not isinstance(clients, FederatedDataset):
@@ -166,16 +166,16 @@ class Statistic:
     def _dealt(
         runner: FederatedRunner, n_clients: int, n_parts: int
     ) -> FederatedRunner:
-        """Runner that deals the clients over so many rounds."""
+        """Runner that partitions the clients over this number of rounds."""
         if runner.cohort != "full" or runner.cohort_size is not None:
             raise ValueError(
-                "LocalDP deals the clients over the levels of the histogram by itself; "
-                "leave cohort and cohort_size of the runner out."
+                "LocalDP assigns the clients to the levels of the histogram itself; "
+                "leave out cohort and cohort_size of the runner."
             )
         size = ceil(n_clients / n_parts)
         if ceil(n_clients / size) != n_parts:
             raise ValueError(
-                f"{n_clients} clients cannot be dealt over {n_parts} levels; pass a "
+                f"{n_clients} clients cannot be divided over {n_parts} levels; pass a "
                 "smaller height."
             )
         return replace(runner, cohort="permuted", cohort_size=size)

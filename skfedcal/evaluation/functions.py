@@ -146,8 +146,8 @@ class Source:
     def at(self, threshold: float) -> tuple[ScoreHistogram, float]:
         """Histogram for one threshold, and the threshold to ask it for.
 
-        Two sides of the threshold are enough, unless buckets are asked for; they are
-        exact also where many scores are equal, and leave the least noise.
+        Unless buckets are requested, only the two sides of the threshold are counted:
+        this is exact for tied scores, and has the least noise.
         """
         buckets = ("height", "levels", "space")
         given = {k: self.fit[k] for k in buckets if k in self.fit}
@@ -184,7 +184,8 @@ def federated_roc_auc_score(
     n_others : int, default=None
         With 'ovr': classes besides its own that a row is counted for, those with the
         largest scores; unreported negatives are taken to be in the lowest bucket. None
-        is all of them without noise and 1 with, which grows with ``n_others + 1``.
+        is all of them without noise, and 1 with noise, whose scale grows with
+        ``n_others + 1``.
     ci : float, default=0.95
         Level of the confidence interval.
     {shared}
@@ -202,7 +203,7 @@ def federated_roc_auc_score(
     """
     for name, word in (("multi_class", multi_class), ("average", average)):
         if not isinstance(word, str | None):
-            raise TypeError(f"{name}={word!r} is no word.")
+            raise TypeError(f"{name} must be a string or None, got {word!r}.")
     if multi_class == "raise":
         for name, value, default in (
             ("average", average, "macro"),
@@ -229,7 +230,7 @@ def federated_roc_auc_score(
 def federated_accuracy_score(
     source: Source, *, threshold: float = 0.5, ci: float = 0.95
 ) -> Estimate:
-    """Part of the rows that are predicted right.
+    """Fraction of the rows that are predicted correctly.
 
     Parameters
     ----------
@@ -271,7 +272,7 @@ def federated_accuracy_score(
 def federated_precision_score(
     source: Source, *, threshold: float = 0.5, ci: float = 0.95
 ) -> Estimate:
-    """Part of the predicted positives that are positive.
+    """Fraction of the predicted positives that are positive.
 
     Parameters
     ----------
@@ -300,7 +301,7 @@ def federated_precision_score(
 def federated_recall_score(
     source: Source, *, threshold: float = 0.5, ci: float = 0.95
 ) -> Estimate:
-    """Part of the positives that are predicted positive.
+    """Fraction of the positives that are predicted positive.
 
     Parameters
     ----------
@@ -425,7 +426,7 @@ def federated_calibration_error(
     strategy : {'uniform', 'quantile'}, default='uniform'
         Bins of equal width or of about equal depth; 'classwise' has the former.
     debias : bool, default=True
-        Take off what sampling and noise alone add.
+        Subtract the bias that sampling and noise add.
     ci : float, default=0.95
         Level of the confidence interval.
     {shared}
@@ -458,7 +459,7 @@ def _classwise_error(
     extra = sorted(set(source.fit) - set(usable))
     if extra or strategy != "uniform":
         name = extra[0] if extra else "strategy"
-        raise ValueError(f"kind='classwise' has no use for {name}; leave it out.")
+        raise ValueError(f"{name} is not used with kind='classwise'; leave it out.")
     settings: dict[str, Any] = {**source.given, **source.fit, "n_bins": n_bins}
     clients, y = source.data
     found = ClasswiseResiduals.fit(clients, y, **settings)
@@ -474,7 +475,7 @@ def federated_calibration_curve(
     Parameters
     ----------
     n_bins : int, default=5
-        Number of bins; one is left out if noise may have made all of its count.
+        Number of bins; a bin whose count may be noise alone is left out.
     strategy : {'uniform', 'quantile'}, default='uniform'
         Bins of equal width, or of about equal depth.
     {shared}

@@ -1,4 +1,4 @@
-"""The grid of score buckets: where a score lies and what a bucket stands for."""
+"""The grid of score buckets: bucket of a score, edges and centres of buckets."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class ScoreGrid:
     height : int
         There are ``2**height`` buckets.
     space : {'both', 'prob', 'logit'}, default='both'
-        Scale on which they have equal width. 'both' is at most half as fine as either
-        of the others: near 0 and 1, where sure models have their scores, and between.
+        Scale on which they have equal width. The resolution of 'both' is at least half
+        that of either of the others: near 0 and 1, where confident models have their
+        scores, and in between.
     """
 
     height: int
@@ -74,7 +75,7 @@ class ScoreGrid:
     def above(self, threshold: ArrayLike, *, smooth: bool = False) -> Array:
         """Part of each bucket at or above thresholds, shape (..., n_buckets).
 
-        Scores are taken to be spread evenly inside the bucket of a threshold; with
+        Scores are assumed to be uniform inside the bucket of a threshold; with
         `smooth`, along a line with the slope of the two buckets next to it.
         """
         place = self.position(np.asarray(threshold, dtype=np.float64))
@@ -102,7 +103,7 @@ def by_slopes(weights: Array) -> Array:
 
 @lru_cache(maxsize=16)
 def _points(grid: ScoreGrid) -> tuple[Array, Array]:
-    """Edges and centres; every answer asks for them."""
+    """Edges and centres, cached because every metric uses them."""
     size = grid.n_buckets
     inner = grid.probability(np.arange(1, size) / size)
     edges = np.concatenate([[0.0], inner, [1.0]])

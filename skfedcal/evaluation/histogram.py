@@ -1,6 +1,6 @@
-"""ScoreHistogram: the one statistic that answers everything about binary scores.
+"""ScoreHistogram: the statistic from which all metrics of binary scores are computed.
 
-- Count scores by label and bucket, as the privacy model needs it.
+- Count scores by label and bucket under a privacy model.
 - Histograms as JSON, exact to the last bit, and the sum of two of them.
 """
 
@@ -52,12 +52,13 @@ def collect_counts(
     max_examples: int | None,
     weighting: str,
 ) -> Any:
-    """Run a counting algorithm as the privacy model needs it; returns what came out."""
+    """Run a counting algorithm under a privacy model and return the released state."""
     limit = statistic.limit(max_examples)
     if weighting == "client" and statistic.private and statistic.unit == "example":
         raise ValueError(
-            f"weighting='client': {statistic.model!r} protects each example by itself, "
-            "whose weight must not depend on others. Pass weighting='example'."
+            f"weighting='client': {statistic.model!r} protects single examples, so "
+            "the weight of one must not depend on other rows. Pass "
+            "weighting='example'."
         )
     if statistic.local and weighting == "client":
         limit, weighting = 1, "example"  # one row each: the same expectation
@@ -155,7 +156,7 @@ def _merged_report(first: PrivacyReport, second: PrivacyReport) -> PrivacyReport
         if mine != theirs:
             raise ValueError(
                 f"The guarantees differ in {name} ({mine!r} and {theirs!r}), so that "
-                "nothing holds for both; keep the histograms apart."
+                "no common guarantee can be stated; do not merge these histograms."
             )
     worst = first if first.eps >= second.eps else second
     text = "merged histograms have no client in common"
@@ -195,7 +196,7 @@ def _arguments(content: dict[str, Any]) -> dict[str, Any]:
     if not all((np.abs(total) < _LARGEST).all() for total in totals):
         raise ValueError("counts are not finite")
     report = _report(content["privacy"])
-    # Noise of a huge eps is none; that of any other is told apart.
+    # With a huge eps the noise is 0, so the counts are exact. Any other eps has noise.
     if noise.exact and report.eps < _NO_NOISE:
         raise ValueError(f"exact counts with eps={report.eps:g}")
     return {
@@ -211,7 +212,7 @@ def _arguments(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _law(values: dict[str, Any]) -> LevelLaw:
-    """Law of one level; refuses what no release can have."""
+    """Noise distribution of one level; raises ValueError for impossible values."""
     law = LevelLaw(**values)
     numbers = (law.variance, law.p, law.q)
     if not all(type(v) in (int, float) and 0 <= v < _LARGEST for v in numbers):
@@ -274,8 +275,8 @@ Array = NDArray[Any]
 class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
     """Joint counts of labels and score buckets over all clients.
 
-    Made by `fit`, `merge` or `from_json`. Every answer is an `Estimate`: a float with
-    a confidence interval and its parts.
+    Created by `fit`, `merge` or `from_json`. Every metric is an `Estimate`: a float
+    with a confidence interval and its parts.
 
     Parameters
     ----------
@@ -286,22 +287,23 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
     grid : ScoreGrid
         The buckets of the last level.
     kind : {'binary', 'top'}
-        Score of the positive class, or of the top label against being right.
+        Score of the positive class, or of the top label, whose outcome is whether it is
+        correct.
     classes : sequence of length 2
         Labels of the two rows of counts.
     weighting : {'example', 'client'}
-        What counts 1.
+        Whether each example or each client has a total weight of 1.
     n_clients : int
         Clients that were asked.
     privacy : PrivacyReport
-        What the release guarantees.
+        Privacy guarantee of the release.
     history : sequence of RoundRecord, default=()
         Rounds of the run.
 
     Attributes
     ----------
     counts_ : ndarray of shape (2, n_buckets)
-        Unbiased counts of negatives and positives; noise is not clipped away.
+        Unbiased counts of negatives and positives; not clipped at 0.
     n_examples_ : float
         Sum of the counts.
     n_clients_ : int
@@ -309,18 +311,18 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
     noise_ : NoiseModel
         Law of the noise of each level.
     privacy_ : PrivacyReport
-        What the release guarantees.
+        Privacy guarantee of the release.
     history_ : list of RoundRecord
         Rounds of the run.
 
     Notes
     -----
     A row falls into one of ``2 * 2**height`` cells, so that a client with one row has
-    an L1 norm of 1. Levels that were noised apart are made consistent by weighted
-    least squares. The variance of an answer is that of its gradient in the counts:
-    ``sum_c x_c (g_c - mean)^2`` for sampling, with unclipped counts, and the exact
-    variance of the least squares fit for privacy; where clients randomise their own
-    reports, a sandwich of both. Examples are taken to be independent; with
+    an L1 norm of 1. Levels with independent noise are made consistent by weighted least
+    squares. The variance of a metric follows from its gradient in the counts (delta
+    method): ``sum_c x_c (g_c - mean)^2`` for sampling, with unclipped counts, and the
+    exact variance of the least squares fit for privacy; where clients randomise their
+    own reports, a sandwich of both. Examples are assumed to be independent; with
     ``weighting='client'`` the sampling error is an upper bound.
 
     References
@@ -401,15 +403,15 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         client_ids : array-like of shape (n_samples,), default=None
             Client that owns each row; with a list of clients, one name per client.
         privacy : privacy model, default=None
-            What the release shall guarantee; None is `SecureAggregation`: exact sums.
+            Privacy model of the release; None is `SecureAggregation`: exact sums.
         height : int or 'auto', default='auto'
             There are ``2**height`` buckets. 'auto' is 10; under `LocalDP` 5 up to
             eps=2, else 6 (with ``space='prob'`` 4, then 5 below eps=4, then 6).
         levels : sequence of int or 'auto', default='auto'
             Depths that are released, the last one being `height`. 'auto' is every
             fourth, such as (2, 6, 10), under noise, and `height` alone without. Under
-            `LocalDP` each depth, and every client reports on one of them, which is
-            dealt to it at random.
+            `LocalDP` every depth is used, and each client reports on one depth,
+            assigned at random.
         space : {'both', 'prob', 'logit'}, default='both'
             Scale on which buckets have equal width: probability; log-odds from -16 to
             16; or the mean of the two, which is fine enough both for scores near 0 or
@@ -418,25 +420,26 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
             Scores of the positive of two classes; or the largest probability of any
             number of classes, where a row is positive if it is of that class.
         max_examples_per_client : int, default=None
-            Rows of a client that count, chosen by a hash of their place at the
-            client. None is all; under a guarantee for whole clients it is 1, as
-            the noise grows with it.
+            Maximum number of rows that a client contributes, chosen by a hash of their
+            position at the client. None is all rows, or 1 under client-level privacy,
+            because the noise grows with this number.
         weighting : {'example', 'client'}, default='example'
             Every row counts 1, or the rows of a client add up to 1.
         classes : array-like of shape (2,), default=None
             Labels in the order of the columns; None takes them from `y`.
         pos_label : label, default=None
-            Label of the positive class, which one column of scores is of; None is the
-            second of the classes.
+            Label of the positive class; a single column of scores belongs to it. None
+            is the second of the classes.
         input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-            What scores are; never guessed. One column of 'logits' holds log-odds.
+            Type of the scores; it is never inferred from the data. One column of
+            'logits' holds log-odds.
         ledger : PrivacyLedger, default=None
-            Account that pays before noise is drawn.
+            Ledger that is charged before noise is drawn.
         runner : FederatedRunner, default=None
             Engine and cohorts.
         random_state : int, RandomState instance or None, default=None
-            None takes noise from the operating system; a seed makes the result
-            repeatable, and a simulation.
+            None draws noise from the operating system; a seed makes the result
+            reproducible, and a simulation without a privacy guarantee.
 
         Returns
         -------
@@ -487,7 +490,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         runner: FederatedRunner | None = None,
         random_state: Seed = None,
     ) -> ScoreHistogram:
-        """Count the rows on either side of one threshold: exact, with least noise.
+        """Count the rows on either side of one threshold, with the least noise.
 
         The two buckets are [0, 1/2) and [1/2, 1]; scores from `threshold` on are in the
         second. Parameters are those of `fit`.
@@ -541,8 +544,9 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         Parameters
         ----------
         other : ScoreHistogram
-            Of the same grid, classes and kind of noise. Its clients are others: one
-            that is in both is counted twice and pays twice.
+            Histogram with the same grid, classes and kind of noise. Its clients must be
+            different ones: a client that is in both is counted twice and spends its
+            budget twice.
 
         Returns
         -------

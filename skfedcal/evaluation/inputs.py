@@ -1,6 +1,6 @@
-"""Read clients with scores: the forms that calibrators take, checked and as they are.
+"""Read and validate clients with scores, in the forms that calibrators accept.
 
-The rows stay in the columns of the user: what they mean is worked out at the site.
+The rows keep the columns of the user; they are converted to scores at the site.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Rows = FederatedDataset | RemoteDataset
 
 
 class _Reader(BaseEstimator):
-    """Holds what scikit-learn's validation writes down."""
+    """Object on which scikit-learn's validation sets its attributes."""
 
 
 @dataclass(frozen=True)
 class Clients:
-    """Clients as the user gave them, and which label is which column.
+    """Clients as given by the user, and the label of each column.
 
-    `assumptions` says, once they are read, what must be public about them.
+    After reading, `assumptions` lists what must be public about them.
     """
 
     X: ClientRows
@@ -112,7 +112,7 @@ def label_of_columns(classes: ClassMap) -> Array:
 
 
 def check_choices(**given: str) -> None:
-    """Raise for a setting that is none of its choices."""
+    """Raise ValueError for a setting that is not one of its choices."""
     allowed = {
         "space": SPACES,
         "kind": ("binary", "top"),

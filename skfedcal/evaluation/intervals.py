@@ -1,7 +1,7 @@
 """Estimates with their errors and confidence intervals.
 
-- Confidence intervals: what an estimate and its variances leave possible.
-- A number with its error: what every answer of a histogram is.
+- Confidence intervals from an estimate and its variances.
+- Estimate: a number with its error, the result of every metric.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ _FEW = 5.0
 
 
 def check_level(ci: float) -> None:
-    """Raise for what is no level of confidence."""
+    """Raise ValueError unless `ci` is a confidence level."""
     if not 0 < as_number("ci", ci) < 1:
-        raise ValueError(f"ci={ci!r} is not a level of confidence; pass 0 < ci < 1.")
+        raise ValueError(f"ci must be a confidence level with 0 < ci < 1, got {ci!r}.")
 
 
 def quantile(ci: float, freedom: float = inf) -> float:
     """Half width of an interval of level `ci`, in standard errors.
 
-    Of Student's law where the standard error is known to `freedom` degrees only.
+    From Student's t distribution where the variance has only `freedom` degrees of
+    freedom.
     """
     check_level(ci)
     from scipy.special import ndtri, stdtrit
@@ -51,8 +52,8 @@ def quantile(ci: float, freedom: float = inf) -> float:
 def freedom(counts: Array, functional: Array, sampling: float, privacy: float) -> float:
     """Degrees of freedom of a variance (Satterthwaite).
 
-    Of an estimate that depends on few rows, such as the few positives, so does its
-    standard error. The variance of noise is known.
+    If an estimate depends on few rows, such as the few positives, its standard error is
+    estimated from few rows, too. The variance of the noise is known.
     """
     if sampling <= 0:
         return inf
@@ -73,7 +74,7 @@ def unit_interval(
 
     All t with ``(t - value)**2 <= z**2 * (t * (1 - t) / n + privacy)``, where n rows
     of zeros and ones would have the variance `sampling` at `value`; at most `rows`,
-    so that it has a width also where no row went wrong.
+    so that its width is not 0 when all rows agree.
     """
     value_, sampling_, privacy_, rows_ = np.array(
         [[value], [sampling], [privacy], [rows]]
@@ -126,7 +127,7 @@ def ratio_interval(
 
 
 def _exact_interval(part: float, whole: float, z: float) -> Interval:
-    """Clopper and Pearson's, on the side where rows are few; [1, 0] is none."""
+    """Clopper-Pearson interval, on the side with few rows; [1, 0] if not applicable."""
     from scipy.special import betaincinv, ndtr
 
     tail, rest, low, high = float(ndtr(-z)), whole - part, 1.0, 0.0
@@ -154,7 +155,7 @@ Answer = TypeVar("Answer", bound=Callable[..., Any])
 
 
 class Estimate(float):
-    """A float that knows how far it may be off.
+    """A float with a confidence interval and the parts of its error.
 
     It adds, compares, formats and enters numpy as the float `value`; the result of
     arithmetic is a plain float.
@@ -167,14 +168,15 @@ class Estimate(float):
         Confidence interval for the population that the clients' examples come from;
         covers sampling and privacy noise, not `discretisation`.
     se_sampling : float, default=0.0
-        Standard error because the examples are a sample.
+        Standard error of sampling the examples from the population.
     se_privacy : float, default=0.0
-        Standard error because of the noise.
+        Standard error of the privacy noise.
     discretisation : float, default=0.0
         Bound on the difference to the same number from unrounded scores; an estimate
         itself where counts are noisy.
     privacy : PrivacyReport, default=None
-        What the release that it was computed from guarantees; None for exact counts.
+        Privacy guarantee of the release that it was computed from; None for exact
+        counts.
 
     Examples
     --------
@@ -248,7 +250,7 @@ discretisation=0)
 
     @property
     def unit(self) -> str | None:
-        """What the release hides: 'client' or 'example'; None for exact counts."""
+        """Unit of privacy, 'client' or 'example'; None for exact counts."""
         return None if self.privacy is None else self.privacy.unit
 
     @property
@@ -258,7 +260,7 @@ discretisation=0)
 
     @property
     def simulated(self) -> bool | None:
-        """Whether the noise protects nobody; None for exact counts."""
+        """Whether the noise is seeded, so gives no privacy; None for exact counts."""
         return None if self.privacy is None else not self.privacy.secure
 
     def to_dict(self) -> dict[str, float | str | bool | None]:
@@ -339,7 +341,7 @@ def replace(estimate: Estimate, **changes: Any) -> Estimate:
 
 
 def with_guarantee(answer: Answer) -> Answer:
-    """Decorate an answer of an object with `privacy_`: its estimates carry it."""
+    """Decorator that attaches `privacy_` of the object to the estimates of a metric."""
 
     @wraps(answer)
     def method(self: Any, *args: Any, **options: Any) -> Any:
@@ -371,11 +373,11 @@ def make_estimate(
     freedom: float = inf,
     rows: float = inf,
 ) -> Estimate:
-    """Estimate from two variances, cut to the range that the number can have.
+    """Estimate from two variances, clipped to the range of the number.
 
-    The interval is that of the number after the cut: noise that leads out of the range
-    does not make it shorter. `freedom` is that of the variances, and `rows` the most
-    that the number can be worth; both are for numbers between 0 and 1.
+    The interval is computed after clipping, so that noise beyond the range does not
+    shorten it. `freedom` are the degrees of freedom of the variances, and `rows` is the
+    largest effective number of rows; both are for numbers between 0 and 1.
     """
     z = quantile(ci, freedom)
     if bounds is not None and not isnan(value):

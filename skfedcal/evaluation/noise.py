@@ -1,10 +1,11 @@
-"""How noise entered a hierarchy of counts, and what it means for any answer.
+"""Noise in a hierarchy of counts, and the variance of linear functionals of the counts.
 
-- Least squares on a tree of counts: levels that were noised apart made consistent.
-- How noise entered the counts, and what that means for any answer.
+- Least squares on a tree of counts, which makes levels with independent noise
+  consistent.
+- Noise distribution of the counts, and the variance of functionals of them.
 - Closed-form variances of counts on few levels.
-- Levels of a histogram: which are released, and what merging does to their noise.
-- Noise that a privacy model will give to a hierarchy of counts, before any fit.
+- Levels of a histogram: which are released, and the noise of merged histograms.
+- Noise that a privacy model would add to a hierarchy of counts, for planning.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ _LEAST = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class LevelLaw:
-    """Law of the noise on one level of counts.
+    """Noise distribution of one level of counts.
 
     Parameters
     ----------
@@ -120,7 +121,8 @@ class LevelLaw:
     variance : float, default=0.0
         Of the noise on one count, for 'additive'.
     p, q : float, default=0.0
-        Chance that a report supports the true value, and any other one.
+        Probability that a report supports the true value, and that it supports another
+        one.
     n_reports : int, default=0
         Clients that reported on this level.
     domain : int, default=0
@@ -149,7 +151,7 @@ class LevelLaw:
 
 @dataclass(frozen=True, slots=True)
 class NoiseModel:
-    """Laws of all levels of one histogram.
+    """Noise distributions of all levels of one histogram.
 
     Parameters
     ----------
@@ -161,7 +163,7 @@ class NoiseModel:
 
     @classmethod
     def from_rows(cls, bits: Sequence[int], rows: Array) -> NoiseModel:
-        """Read the laws that the algorithm has collected."""
+        """Build the model from the distributions that the algorithm has collected."""
         return cls(
             tuple(
                 LevelLaw(
@@ -270,10 +272,10 @@ class NoiseModel:
         return out
 
     def direction(self, functional: Array) -> Array:
-        """Change of the counts that moves a functional with the least noise.
+        """Direction of change of the counts that moves a functional at the least noise.
 
-        Covariance of the noise times the functional; under local reports that of
-        the fit, which takes all values to be equally frequent.
+        Covariance of the noise times the functional; for local reports the covariance
+        of the fit, which assumes that all values are equally frequent.
         """
         return wls_dual(functional, self._variances(), self.bits)
 
@@ -298,10 +300,10 @@ class NoiseModel:
         return out
 
     def _local_variance(self, counts: Array, functional: Array) -> Array:
-        """Variance over clients and their coins together (a sandwich).
+        """Variance over clients and their random reports together (sandwich estimate).
 
-        Each client reports on one level only, so noise and sampling cannot be added up
-        cell by cell: what counts is the spread of one client's weight in the answer.
+        Each client reports on one level only, so noise and sampling cannot be added
+        cell by cell: the variance is that of one client's weight in the functional.
         """
         variances = self._variances()
         dual = wls_dual(functional, variances, self.bits)
@@ -315,7 +317,7 @@ class NoiseModel:
 
 
 def _one_report(law: LevelLaw, weight: Array, share: Array) -> Array:
-    """Variance of the sum of weights over what one random client's report supports."""
+    """Variance of the sum of weights over the values in one client's report."""
     p, q = law.p, law.q
     mean, square = weight @ share, weight**2 @ share
     if law.kind == "grr":
@@ -403,7 +405,7 @@ def prefix_std(levels: Sequence[int], variances: Sequence[float]) -> float:
 
 
 def raw_prefix_std(height: int, variance: float) -> float:
-    """Give the same for the paper's sum of dyadic counts, without least squares.
+    """Same as `prefix_std` for the paper's sum of dyadic counts.
 
     Parameters
     ----------
@@ -453,7 +455,7 @@ def split_levels(totals: Array, depths: Sequence[int], n_tables: int) -> list[Ar
 
 
 def merged_noise(first: NoiseModel, second: NoiseModel) -> NoiseModel:
-    """Law of the sum of two histograms; refuses laws of different kinds."""
+    """Noise of the sum of two histograms; raises ValueError for different kinds."""
 
     def key(law: LevelLaw) -> tuple[Any, ...]:
         return law.bits, law.kind, law.p, law.q, law.domain
@@ -479,9 +481,9 @@ def release_levels(
     levels: Sequence[int] | str,
     space: str = "both",
 ) -> tuple[int, ...]:
-    """Depths to release under a privacy model; None is exact sums.
+    """Depths to release under a privacy model; None stands for exact sums.
 
-    One rule for what is collected and for what is foretold.
+    The same rule is used for collecting and for planning.
     """
     if not isinstance(space, str) or space not in SPACES:
         raise ValueError(f"space={space!r}: pass one of {SPACES}.")
@@ -512,8 +514,8 @@ def _checked(levels: Iterable[int], height: int | str) -> tuple[int, ...]:
     for bits in given:
         if not is_depth(bits):
             raise ValueError(
-                f"levels={levels!r}: {bits!r} is no depth; pass whole numbers from 1 "
-                f"to {_MAX_HEIGHT}."
+                f"levels={levels!r}: {bits!r} is not a depth; pass integers from 1 to "
+                f"{_MAX_HEIGHT}."
             )
     if any(a >= b for a, b in pairwise(given)):
         raise ValueError(f"levels={levels!r} must increase.")
@@ -532,7 +534,7 @@ def is_depth(bits: Any) -> bool:
 
 
 def _local_height(eps: float, space: str) -> int:
-    """Height by eps; the best of those measured on each grid."""
+    """Height by eps: the best of those measured on each grid."""
     if space == "prob":
         return 4 if eps <= 2 else 5 if eps < 4 else 6
     return 5 if eps <= 2 else 6
@@ -551,7 +553,8 @@ class LevelNoise:
     Parameters
     ----------
     model : NoiseModel
-        Laws of the levels, of as many reports as is convenient for local noise.
+        Noise distributions of the levels; for local noise, of a nominal number of
+        reports.
     """
 
     model: NoiseModel
@@ -571,18 +574,18 @@ class LevelNoise:
         return np.sqrt(variance / n)
 
     def scale(self, n_examples: float) -> float:
-        """Give the change with the number of examples."""
+        """Factor by which the deviation changes with the number of examples."""
         return 1 / sqrt(n_examples) if self.model.local else 1 / n_examples
 
 
 def check_planned(privacy: Any) -> None:
-    """Raise for what is no privacy model, or one whose noise is not known here."""
+    """Raise unless `privacy` is a privacy model whose noise is known in advance."""
     check_model(privacy)
     if privacy is None or isinstance(privacy, SecureAggregation):
         return
     if not isinstance(privacy, CentralDP | DistributedDP | LocalDP | SourceDP):
         raise ValueError(
-            f"privacy={privacy!r} cannot be planned with; pass None, "
+            f"privacy={privacy!r} is not supported for planning; pass None, "
             "SecureAggregation(), CentralDP, DistributedDP, LocalDP or SourceDP."
         )
     privacy.validate()
@@ -607,7 +610,7 @@ def level_noise(
         if value is None and name == "n_sources":
             continue
         if not 1 <= as_number(name, value) < 1e100:
-            raise ValueError(f"{name}={value!r}: pass a number from 1 on.")
+            raise ValueError(f"{name}={value!r}: pass a number of at least 1.")
     reach = max_examples * len(levels) * (2 if twice else 1)
     variance = discrete_laplace_variance(float(privacy.eps) / reach)
     if isinstance(privacy, SourceDP):

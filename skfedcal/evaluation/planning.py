@@ -1,7 +1,7 @@
-"""What error to expect from a score histogram, and how many examples it needs.
+"""Expected error of a score histogram, and the number of examples needed for a target.
 
-- Answers of planning: an error to expect, and examples that are needed.
-- A classifier to plan with: scores of a given AUC, and what metrics make of them.
+- Results of planning: an expected error, and the number of examples needed.
+- Classifier model for planning: scores with a given AUC, and their metrics.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedError:
-    """Error to expect of a metric; behaves as a float, its total.
+    """Expected error of a metric; behaves as a float, its total.
 
     Attributes
     ----------
     metric : str
         Which metric.
     discretisation : float
-        Of leaves instead of scores.
+        Error of using buckets instead of scores.
     privacy : float
         Standard deviation that noise adds.
     sampling : float
-        Standard deviation because other examples could have been drawn.
+        Standard deviation of sampling the examples.
     total : float
         Root of the sum of squares of the three.
     height, n_bins : int
@@ -80,18 +80,18 @@ class ExpectedError:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """Answer of `plan`.
+    """Result of `plan`.
 
     Attributes
     ----------
     target : float
-        Error that was asked for.
+        Requested error.
     n_needed : float
-        Examples that reach it; infinite if no number does.
+        Number of examples that reaches it; infinite if none does.
     n_examples : float or None
-        Examples there are.
+        Available examples.
     error : ExpectedError
-        With these examples, or those needed, at the best height.
+        Expected error with these examples, or with the needed ones, at the best height.
 
     Examples
     --------
@@ -109,7 +109,7 @@ class Plan:
 
     @property
     def enough(self) -> bool:
-        """Whether the examples there are reach the target."""
+        """Whether the available examples reach the target."""
         return self.n_examples is None or self.n_examples >= self.n_needed
 
     def __repr__(self) -> str:
@@ -117,7 +117,7 @@ class Plan:
         bins = f", {error.n_bins} bins" if error.n_bins else ""
         need = f"needs {self.n_needed:,.0f} examples"
         if self.n_needed == inf:
-            need = "is out of reach: no number of examples is enough"
+            need = "cannot be reached with any number of examples"
         lines = [f"Plan: {error.metric} within {self.target:g} {need}"]
         if self.n_examples is not None:
             verdict = "enough" if self.enough else "not enough"
@@ -125,7 +125,7 @@ class Plan:
         levels = f", levels {error.levels}" if len(error.levels) > 1 else ""
         lines += [
             f"  histogram  height {error.height}{levels}{bins}",
-            f"  error      {error.total:.2g} = root of squares of privacy "
+            f"  error      {error.total:.2g} = root sum of squares of privacy "
             f"{error.privacy:.2g}, sampling {error.sampling:.2g}, discretisation "
             f"{error.discretisation:.2g}",
         ]
@@ -276,7 +276,7 @@ def expected_error(
     max_examples: int = 1,
     n_sources: int | None = None,
 ) -> ExpectedError:
-    """Error to expect of a metric that is read from a score histogram.
+    """Expected error of a metric that is computed from a score histogram.
 
     Computed for calibrated scores with normal log-odds, without simulation: the
     variance of the least squares counts, by the delta method.
@@ -291,8 +291,8 @@ def expected_error(
     privacy : object, default=None
         Privacy model; None is exact sums.
     height : int, default=None
-        Depth of the leaves; None is what `ScoreHistogram.fit` takes: 10, and 4 to 6 by
-        eps and space for local noise.
+        Depth of the leaves; None is the default of `ScoreHistogram.fit`: 10, and 4 to 6
+        by eps and space for local noise.
     levels : tuple of int or 'auto', default='auto'
         Bit depths that are counted, as for `ScoreHistogram.fit`; 'auto' is every
         fourth, every one for local noise, and the last one alone without noise.
@@ -307,7 +307,7 @@ def expected_error(
     n_bins : int, default=None
         For 'calibration'; None takes the best.
     max_examples : int, default=1
-        Most examples that one protected client may add.
+        Maximum number of examples of one client, under client-level privacy.
     n_sources : int, default=None
         Sources that each add noise, for SourceDP.
 
@@ -332,7 +332,7 @@ def expected_error(
         as_number(name, value)
     if not 1e-50 <= positive_rate <= 1 - 1e-16:
         raise ValueError(
-            f"positive_rate={positive_rate!r} is no share; pass a number in (0, 1)."
+            f"positive_rate must be a number in (0, 1), got {positive_rate!r}."
         )
     _check_used(metric, privacy, n_bins, max_examples, n_sources)
     check_planned(privacy)
@@ -384,11 +384,11 @@ def plan(
     metric : str
         As for `expected_error`.
     target : float
-        Total error, as one standard deviation, that is wanted.
+        Requested total error, as one standard deviation.
     privacy : object, default=None
         Privacy model; None is exact sums.
     n_examples : float, default=None
-        Examples there are, to be told whether they are enough.
+        Available examples; the plan then says whether they are enough.
     height : int, default=None
         Depth of the leaves; None takes the best for the number of examples, or the last
         of `levels` if these are given.
@@ -407,7 +407,7 @@ def plan(
     False
     """
     if not 0 < as_number("target", target) < 1:
-        raise ValueError(f"target={target!r} is no error; pass a number in (0, 1).")
+        raise ValueError(f"target must be a number in (0, 1), got {target!r}.")
     local = isinstance(privacy, LocalDP)
     heights: Sequence[int | None] = (height,)
     if height is None and isinstance(options.get("levels", "auto"), str):
@@ -445,7 +445,7 @@ def _check_used(
     max_examples: int,
     n_sources: int | None,
 ) -> None:
-    """Raise for a setting that would change nothing."""
+    """Raise ValueError for a setting that has no effect."""
     for name, value, default, used, what in (
         ("n_bins", n_bins, None, metric == "calibration", f"metric={metric!r}"),
         ("max_examples", max_examples, 1, not isinstance(privacy, LocalDP), "LocalDP"),
@@ -453,7 +453,7 @@ def _check_used(
     ):
         if value != default and not used:
             raise ValueError(
-                f"{name}={value!r} changes nothing with {what}; leave it out."
+                f"{name}={value!r} has no effect with {what}; leave it out."
             )
 
 
@@ -461,7 +461,10 @@ def _bin_numbers(n_bins: int | None, height: int) -> tuple[int, ...]:
     if n_bins is None:
         return tuple(size for size in _BINS if size <= 2**height)
     if not isinstance(n_bins, (int, np.integer)) or not 1 <= n_bins <= 2**height:
-        raise ValueError(f"n_bins={n_bins!r} is not in 1 to {2**height}, the leaves.")
+        raise ValueError(
+            f"n_bins must be from 1 to {2**height}, the number of "
+            f"leaves, got {n_bins!r}."
+        )
     return (n_bins,)
 
 

@@ -1,7 +1,7 @@
-"""Answers about the order of scores: ROC, precision-recall and their areas.
+"""Metrics of the order of scores: ROC and precision-recall curves and their areas.
 
 - Areas under curves as functions of counts, with slopes, and equi-depth buckets.
-- Answers about the order of scores: ROC and precision-recall.
+- Metrics of the order of scores: ROC and precision-recall.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def auc_with_gradient(counts: Array, smooth: bool = False) -> tuple[float, Array
 def equi_depth_edges(counts: Array, n_buckets: int) -> Array:
     """Edges, in leaves, of buckets of about equal depth, by prefix search.
 
-    Running sums that noise has put out of order are replaced by their running maximum.
+    Cumulative sums that decrease because of noise are replaced by their running
+    maximum.
     """
     sums = np.append(0.0, np.cumsum(counts.sum(axis=0)))
     sums = np.maximum.accumulate(sums)
@@ -91,7 +92,7 @@ def average_precision(counts: Array, *, exact: bool) -> tuple[float, Array, floa
 
 
 def _after(values: Array) -> Array:
-    """Sum of the entries behind each."""
+    """Sum of the entries after each entry."""
     out: Array = np.cumsum(values[::-1])[::-1] - values
     return out
 
@@ -174,7 +175,7 @@ class RankingAnswers(Answers):
         ``sum_i p_i (N_below_i + n_i / 2) / (P N)`` over buckets; under local noise,
         which leaves few of them, with the order inside buckets that their neighbours
         suggest. Its `discretisation` is ``sum_i p_i n_i / (2 P N)``: no order inside
-        the buckets can be further off.
+        the buckets has a larger error.
 
         Parameters
         ----------
@@ -184,7 +185,7 @@ class RankingAnswers(Answers):
         Returns
         -------
         Estimate
-            NaN, with a warning, where there is only one class.
+            NaN, with a warning, if there is only one class.
         """
         negatives, positives = self._sums
         if min(negatives, positives) <= 0:
@@ -205,8 +206,8 @@ class RankingAnswers(Answers):
     def roc_curve(self) -> RocCurve:
         """Rates of false and true positives at all edges of buckets.
 
-        Noisy counts are first brought into order (isotonic regression of the running
-        sums), which changes nothing where there is no noise.
+        Noisy cumulative counts are first made monotone by isotonic regression, which
+        has no effect without noise.
 
         Returns
         -------
@@ -297,12 +298,12 @@ class RankingAnswers(Answers):
         )
 
     def _bend(self, found: Estimate, slope: Array, top: int, ci: float) -> float:
-        """By how much average precision rises beyond its slope at the upper end.
+        """Increase of average precision beyond the linear one at the upper end.
 
-        Noise that made it too small made its standard error too small with it. So
-        the counts are moved, in the direction that takes least noise, to where the
-        interval ends. The same at the lower end would make intervals too short
-        (measured: .90 for .95), as the error is larger there already.
+        Noise that lowers average precision also lowers its standard error. The counts
+        are therefore moved, in the most likely direction of the noise, to the end of
+        the interval. The same at the lower end would make intervals too short (measured
+        coverage: .90 for .95).
         """
         if found.se_privacy <= 0:
             return 0.0
@@ -316,7 +317,7 @@ class RankingAnswers(Answers):
         return max(end - start - size, 0.0)
 
     def _both_classes(self) -> bool:
-        """Whether neither number of rows may be noise alone."""
+        """Whether both numbers of rows are larger than noise alone would produce."""
         rows = np.stack([np.zeros_like(self.counts_)] * 2)
         rows[0, 0] = rows[1, 1] = 1.0
         noise = np.sqrt(self.noise_.variances(self.counts_, rows)[1])

@@ -1,4 +1,4 @@
-"""What clients send for classwise metrics: residuals and one-vs-rest counts.
+"""Client sums of classwise metrics: residuals and one-vs-rest counts.
 
 - Sums of outcome minus probability of each class, by bin of the probability.
 - One-vs-rest counts of class scores, with few entries per row.
@@ -67,15 +67,15 @@ class ClassResiduals:
     n_bins : int, default=15
         Equal-width bins of [0, 1].
     max_examples : int, default=None
-        Rows of a client that count.
+        Maximum number of rows that a client contributes.
     private : bool, default=False
-        Bound what a client sends: L1 norm 2 for each of its rows.
+        Clip the contribution of a client to L1 norm 2 for each of its rows.
     count_rows : bool, default=True
-        Ask for the number of rows, too; else every unit has one.
+        Also sum the number of rows; otherwise each unit has one row.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        What the columns of a site's rows hold; one per class, or one fewer.
+        Type of the scores in the columns of a site, one per class or one fewer.
     salt : int, default=0
-        Public number in the choice of rows.
+        Public salt of the hash that chooses rows.
     n_rounds : int, default=1
         Rounds; sums add up.
     """
@@ -178,8 +178,8 @@ class OneVsRestCounts(ClassScoreCounts):
 
     A row enters the positives of its own class and the negatives of the `n_others`
     classes with the largest scores among the others: L1 norm ``n_others + 1``, whatever
-    the number of classes. Negatives that are not reported are taken to be in the lowest
-    bucket. Tables are the negatives of all classes, then the positives.
+    the number of classes. Negatives that are not reported are assumed to be in the
+    lowest bucket. Tables are the negatives of all classes, then the positives.
 
     Parameters
     ----------
@@ -195,13 +195,13 @@ class OneVsRestCounts(ClassScoreCounts):
         return 2 * self.n_classes
 
     def _check_classes(self, n_classes: int) -> None:
-        """Refuse a number of classes that the tables do not stand for."""
+        """Raise ValueError for a number of classes that does not match the tables."""
         if n_classes != self.n_classes:
             raise ValueError(f"tables of {self.n_classes} classes, not of {n_classes}")
         check_range("n_others", self.n_others, 0, n_classes)
 
     def placed(self, rows: Array, labels: Array) -> tuple[Array, Array]:
-        """Places in [0, 1] of the scores of each row, and the table each is in."""
+        """Positions in [0, 1] of the scores of each row, and the table of each."""
         odds = log_odds(class_rows(rows, self.input_type, self.n_classes))
         index = np.arange(len(rows))
         others = odds.copy()

@@ -42,15 +42,15 @@ class Confusion(NamedTuple):
 class ThresholdAnswers(Answers):
     """Answers for the rule: positive if the score is at least `threshold`.
 
-    The threshold may be chosen after the fit. Scores are taken to be spread evenly
-    inside its bucket; `discretisation` bounds what that can be off.
+    The threshold may be chosen after the fit. Scores are assumed to be uniform inside
+    its bucket; `discretisation` bounds the error of this assumption.
     """
 
     kind: str
 
     @with_guarantee
     def accuracy(self, threshold: float | None = None, *, ci: float = 0.95) -> Estimate:
-        """Part of the rows that are predicted right.
+        """Fraction of the rows that are predicted correctly.
 
         Parameters
         ----------
@@ -70,7 +70,7 @@ class ThresholdAnswers(Answers):
 
     @with_guarantee
     def precision(self, threshold: float = 0.5, *, ci: float = 0.95) -> Estimate:
-        """Part of the predicted positives that are positive.
+        """Fraction of the predicted positives that are positive.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class ThresholdAnswers(Answers):
 
     @with_guarantee
     def recall(self, threshold: float = 0.5, *, ci: float = 0.95) -> Estimate:
-        """Part of the positives that are predicted positive.
+        """Fraction of the positives that are predicted positive.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ class ThresholdAnswers(Answers):
 
     @with_guarantee
     def confusion(self, threshold: float = 0.5, *, ci: float = 0.95) -> Confusion:
-        """Count right and wrong predictions of both classes.
+        """Count correct and wrong predictions of both classes.
 
         Parameters
         ----------
@@ -168,7 +168,7 @@ class ThresholdAnswers(Answers):
         return self.grid.above(value, smooth=self.noise_.local)
 
     def _inside(self, threshold: float) -> Array:
-        """Larger part of the bucket that a threshold divides; 0 for all others."""
+        """Larger part of the bucket that contains the threshold; 0 elsewhere."""
         above = self.grid.above(float(threshold))
         return np.where((above > 0) & (above < 1), np.maximum(above, 1 - above), 0.0)
 
@@ -211,13 +211,13 @@ class ThresholdAnswers(Answers):
 
 
 def check_threshold(threshold: Any) -> float:
-    """Give one probability; raises for anything else."""
+    """Return the threshold as one probability, or raise ValueError."""
     if (
         not isinstance(threshold, Real)
         or not 0 <= as_number("threshold", threshold) <= 1
     ):
         raise ValueError(
-            f"threshold={threshold!r} is no probability; pass one number from 0 to 1."
+            f"threshold must be one probability from 0 to 1, got {threshold!r}."
         )
     return float(threshold)
 

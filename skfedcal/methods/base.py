@@ -1,8 +1,8 @@
-"""BaseCalibrator: what all calibrators share, from clients to predictions.
+"""BaseCalibrator: shared parts of all calibrators, from clients to predictions.
 
-- What is public about a fit before any client is asked.
-- Read what `fit` is given: clients in this process, or a way to reach them.
-- What all calibrators share: reading clients, running rounds, predicting.
+- Public values of a fit, known before any client is contacted.
+- Read the input of `fit`: clients in this process, or remote clients.
+- Base class of all calibrators: reading clients, running rounds, predicting.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FitSetting:
-    """What a method may know before it is run; all of it is public."""
+    """Public values that a method may use before it is run."""
 
     n_classes: int
     private: bool
@@ -80,7 +80,7 @@ def setting_of(
     clients: FederatedDataset | RemoteDataset,
     runner: FederatedRunner,
 ) -> FitSetting:
-    """What is public about a fit before it is run."""
+    """Return the public values of a fit."""
     n_units = clients.n_rows if model.unit == "example" else len(clients)
     return FitSetting(
         clients.n_classes,
@@ -95,7 +95,7 @@ def setting_of(
 
 
 def check_weights(weights: Array | None, model: PrivacyModel) -> None:
-    """Raise where weights of rows cannot be used."""
+    """Raise ValueError if row weights cannot be used."""
     if weights is None:
         return
     if model.private:
@@ -115,7 +115,7 @@ def read_clients(
     sample_weight: PerRow | None,
     model: PrivacyModel,
 ) -> tuple[FederatedDataset | RemoteDataset, ClassMap]:
-    """Clients of a fit, and which label is which column.
+    """Clients of a fit, and the label of each column.
 
     Returns
     -------
@@ -159,7 +159,7 @@ class BaseCalibrator(
     BaseEstimator,
     metaclass=ABCMeta,
 ):
-    """Base class of calibrators; a subclass fills in three hooks.
+    """Base class of calibrators; a subclass implements three methods.
 
     ``_make_algorithm(setting)`` builds the federated algorithm from the parameters,
     ``_set_state(state)`` names the result, ``_calibrate(logits)`` maps centred logits,
@@ -222,8 +222,8 @@ class BaseCalibrator(
             Client that owns each row. None makes all rows one client. With a list of
             clients: one name per client.
         sample_weight : array-like of shape (n_samples,), or list of these, default=None
-            Weight of each row: 0 leaves it out, 2 counts it twice. Not with privacy,
-            where the bound on a client would no longer hold.
+            Weight of each row: 0 leaves it out, 2 counts it twice. Not supported with
+            privacy, because the bound on a client would no longer hold.
 
         Returns
         -------
@@ -353,30 +353,33 @@ class BaseCalibrator(
         self.classes_ = classes
 
     def _noise_split(self) -> Literal["split", "joint"]:
-        """How noise is divided over blocks."""
+        """Division of the noise over blocks."""
         return "split"
 
     def _after_fit(self, setting: FitSetting) -> None:
-        """Warn about a result that should be looked at."""
+        """Warn about a result that needs attention."""
 
     def _improves(self) -> bool:
-        """Whether what was released is more than what noise alone would be."""
+        """Whether the released values are more than noise alone would produce."""
         return True
 
     def _unchanged(self, logits: Array) -> Array:
-        """Input as the output of a calibrator that is not used."""
+        """Output of a calibrator whose map is not used: the input."""
         return logits
 
     def _warn_no_gain(self) -> None:
         use = (
-            "Predictions are those of the input; if_improves=False uses the map"
+            "Predictions return the input unchanged; if_improves=False applies the map"
             if self.if_improves
-            else "The map is used all the same; if_improves=True would not"
+            else (
+                "The map is applied anyway; if_improves=True would return the "
+                "input unchanged"
+            )
         )
         warnings.warn(
-            "What the clients sent is no more than the noise explains, so that the "
-            f"calibration map is as likely to do harm as good. {use}. More clients or "
-            f"a larger eps would help{self._other_unit}.",
+            "The released values cannot be distinguished from noise, so the "
+            "calibration map is as likely to increase the error as to reduce it. "
+            f"{use}. More clients or a larger eps would help{self._other_unit}.",
             CalibrationWarning,
             stacklevel=4,
         )

@@ -1,6 +1,6 @@
-"""Buckets of scores: the public map from a score to its place and its bin.
+"""Buckets of scores: the public map from a score to its position and its bin.
 
-- Scores as places in [0, 1]: the public map from what a site holds to buckets.
+- Scores as positions in [0, 1]: the public map from the rows of a site to buckets.
 
   Every function works row by row, so that a site and a simulation agree to the last
   bit.
@@ -28,7 +28,7 @@ LOGIT_RANGE = 16.0
 
 
 def place_of_odds(odds: Array, space: Space) -> Array:
-    """Place of log-odds; 'both' is the mean of the other two."""
+    """Position of log-odds; 'both' is the mean of the other two."""
     if space == "prob":
         return sigmoid(odds)
     scaled = np.clip(odds / (2 * LOGIT_RANGE) + 0.5, 0.0, 1.0)
@@ -36,7 +36,7 @@ def place_of_odds(odds: Array, space: Space) -> Array:
 
 
 def place_of_proba(proba: Array, space: Space) -> Array:
-    """Place of probabilities; not by log-odds and back where that is not needed."""
+    """Position of probabilities, without a detour by log-odds where possible."""
     inside = np.clip(proba.astype(np.float64, copy=False), 0.0, 1.0)
     if space == "prob":
         return inside
@@ -57,10 +57,10 @@ def sigmoid(odds: Array) -> Array:
 
 
 def class_rows(rows: Array, input_type: InputType, n_classes: int) -> Array:
-    """Logits with one column per class, of rows in the columns that a site has.
+    """Logits with one column per class, from the columns of a site.
 
     One column may be missing: the first class then has log-odds of 0, or the rest of
-    the probability. `skfedcal.clients` checks what this takes for granted.
+    the probability. `skfedcal.clients` validates the input.
     """
     missing = rows.shape[1] == n_classes - 1
     if input_type == "proba":
@@ -130,7 +130,7 @@ class ClassBins:
         return self.proba_at(np.arange(self.n_bins) + 0.5)
 
     def proba_at(self, place: Array) -> Array:
-        """Probability at a place counted in bins, edges being whole numbers."""
+        """Probability at a position in units of bins; edges are whole numbers."""
         inside = place / self.n_bins
         if self.space == "prob":
             return inside
@@ -157,11 +157,11 @@ class ClassBins:
         return bin_index(place_of_odds(log_odds(logits), "logit"), self.n_bins)
 
     def _by_float32(self, logits: Array) -> Array:
-        """Settle in float32, which is several times faster, what is near no edge."""
+        """Decide in float32, which is faster, the entries that are not near an edge."""
         place = _odds32(logits)
         place *= np.float32(self._density)
         place += np.float32(self.n_bins / 2)
-        # The ends are no edges: half a bin away from them, nothing is near one.
+        # The ends are not edges: values half a bin away from them are not near an edge.
         np.clip(place, 0.5, self.n_bins - 0.5, out=place)
         index = place.astype(np.int32)
         place -= np.rint(place)
@@ -174,7 +174,7 @@ class ClassBins:
 
 
 def _odds32(logits: Array) -> Array:
-    """Log-odds of each class in float32; far beyond the range of bins, anything is."""
+    """Log-odds of each class in float32; inaccurate far beyond the range of bins."""
     with np.errstate(over="ignore", divide="ignore"):
         top = _numerics.row_max(logits)
         rows = logits - top if top.any() else logits
@@ -192,7 +192,7 @@ def _odds32(logits: Array) -> Array:
 
 
 def _row_sums(rows: Array) -> Array:
-    """Sums as a column: pairwise, or in a row where that is as good, and faster."""
+    """Row sums as a column: pairwise, or sequentially where that is as accurate."""
     if rows.shape[1] <= _numerics.FEW_COLUMNS:
         return np.einsum("ij->i", rows)[:, None]
     return rows.sum(axis=1, keepdims=True)

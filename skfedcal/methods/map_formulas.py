@@ -1,4 +1,4 @@
-"""Formulas that the maps of several methods share, as operations of a graph.
+"""Formulas shared by the maps of several methods, as operations of a graph.
 
 - A new probability of the most probable class, as `methods.sharing` finds it.
 """
@@ -29,12 +29,12 @@ def at_top(logits: Value) -> Value:
 
 
 def temper_to(logits: Value, own: Value, n_classes: int) -> Value:
-    """Logits over a temperature for each row: the one that gives its largest `own`."""
+    """Divide each row by the temperature that gives its largest entry `own`."""
     return temper_to_odds(logits, -((1.0 - own) / own).log(), n_classes)
 
 
 def temper_to_odds(logits: Value, own: Value, n_classes: int) -> Value:
-    """As `temper_to`, with the log-odds of the largest."""
+    """As `temper_to`, with log-odds instead of a probability."""
     gaps = abs(logits).at_most(MAX_SPAN)
     target = (-own).at_most(np.log((n_classes - 1) * (1 - AHEAD)))
     factor = _factors(gaps, at_top(-gaps), target, n_classes - 1)
@@ -49,7 +49,7 @@ def move_top(logits: Value, before: Value, own: Value, n_classes: int) -> Value:
 
 
 def share_rest(logits: Value, own: Value) -> Value:
-    """`own` for the largest, the rest in proportion."""
+    """Probability `own` for the largest entry, the rest in proportion."""
     return _shared(logits.at_least(-MAX_SPAN), own.log(), log1p(-own))
 
 
@@ -99,5 +99,5 @@ def log_odds(logits: Value, n_classes: int) -> Value:
 
 
 def bin_of(place: Value, n_bins: int) -> Value:
-    """Number of the equal-width bin of a place in [0, 1], the last one closed."""
+    """Number of the equal-width bin of a position in [0, 1], the last one closed."""
     return (place * float(n_bins)).floor().at_most(n_bins - 1.0)

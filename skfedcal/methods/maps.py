@@ -1,4 +1,4 @@
-"""From a fitted calibrator to the graph that other runtimes carry out."""
+"""Graph of a fitted calibrator, for export to other runtimes."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _MAPS: dict[str, Callable[[Any, Value], Value]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Description:
-    """Graph of a calibrator, and the values in it that a user asks for.
+    """Graph of a calibrator, and its outputs.
 
     Parameters
     ----------
     graph : Graph
-        All operations, of the outputs too.
+        All operations, including those of the outputs.
     outputs : dict of str to Value
         'proba', 'log_proba' and 'label', the number of the most probable class.
     """
@@ -54,7 +54,7 @@ class Description:
 
 
 def describe(calibrator: Any) -> Description:
-    """Describe what `predict_proba` of a fitted calibrator does to a row of scores."""
+    """Build the graph that computes `predict_proba` of a fitted calibrator."""
     graph = Graph(calibrator.n_features_in_)
     n_classes = len(calibrator.classes_)
     given = _as_logits(graph, n_classes, calibrator.input_type)
@@ -80,7 +80,7 @@ def _mapped(calibrator: BaseCalibrator, logits: Value) -> Value:
     if name not in _MAPS or type(inner) is not getattr(public, name):
         raise TypeError(
             f"{name} cannot be exported: only the calibrators of skfedcal.methods "
-            "describe their map. Call predict_proba where scikit-learn is at hand."
+            "describe their map. Use predict_proba instead."
         )
     if used:
         return _MAPS[name](inner, logits)

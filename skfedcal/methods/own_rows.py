@@ -1,4 +1,4 @@
-"""Which of its own rows a client reports, and with which weight."""
+"""Selection and weights of the rows that a client reports."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def kept_rows(clients: FederatedDataset, limit: int, salt: int) -> Array:
     """Positions among the packed rows of at most `limit` rows of each client.
 
     The choice is by a hash of the row's number at its client, of the client's name and
-    of a public `salt`: it depends on no value of any row and on no other client. By the
-    number alone, clients that sort their rows alike would all report the same kind.
+    of a public `salt`: it depends on no value of any row and on no other client. The
+    name is included because clients may sort their rows in the same way, and would then
+    all report the same kind of rows.
     """
     sizes = clients.sizes
     first = clients.offsets[:-1] - clients.offsets[0]
@@ -44,7 +45,7 @@ def kept_rows(clients: FederatedDataset, limit: int, salt: int) -> Array:
 
 
 def name_numbers(names: Sequence[Hashable]) -> Array:
-    """Integers made of the names of clients, the same at a site as in a simulation."""
+    """Integers from the names of clients, the same at a site and in a simulation."""
     if isinstance(names, range):
         return np.arange(names.start, names.stop, names.step)
     return np.array(
@@ -54,7 +55,7 @@ def name_numbers(names: Sequence[Hashable]) -> Array:
 
 
 def _fits(name: Hashable) -> bool:
-    """Whether a name is an integer of 64 bits; numbers made of hashes may not be."""
+    """Whether a name is an integer of 64 bits."""
     return isinstance(name, int) and -(2**63) <= name < 2**63
 
 

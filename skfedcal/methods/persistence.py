@@ -1,7 +1,7 @@
 """Fitted calibrators as JSON files, torch modules and ONNX models.
 
 - Fitted calibrators as JSON: readable, safe to load, exact to the last bit.
-- What a fitted calibrator can become: a file, a torch module, an ONNX model.
+- Export of a fitted calibrator: JSON file, torch module, ONNX model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COMMON = ("n_clients_", "n_rounds_", "n_features_in_")
 # Parameters that belong to a place, not to the map.
 _NOT_SAVED = ("ledger", "runner")
 
-# Defaults in place of these would claim what nobody has said.
+# Defaults for these would claim a guarantee that the file does not state.
 _GUARANTEE = ("eps", "delta", "unit", "adjacency", "trust", "secure")
 
 _PRIVACY_MODELS = (
@@ -61,7 +61,7 @@ def save(estimator: Any, path: PathLike) -> None:
 
 
 def _content(estimator: Any) -> dict[str, Any]:
-    """Everything that `_restore` needs."""
+    """Content of the file, as `_restore` reads it."""
     names = (*_COMMON, "improves_", *estimator._fitted_names)
     content = {
         "estimator": type(estimator).__name__,
@@ -156,7 +156,7 @@ def _restore(content: dict[str, Any]) -> BaseCalibrator:
     if type(estimator.improves_) is not bool:
         raise ValueError(f"improves_={estimator.improves_!r} is not true or false")
     if len(classes) - estimator.n_features_in_ not in (0, 1):
-        raise ValueError("n_features_in_ does not fit the classes")
+        raise ValueError("n_features_in_ does not match the classes")
     report = _decode(content["privacy"])
     for key in ("assumptions", "ledger_ids"):
         if not isinstance(report[key], list):
@@ -170,7 +170,7 @@ def _restore(content: dict[str, Any]) -> BaseCalibrator:
 
 
 def _check_report(report: dict[str, Any], default: PrivacyReport) -> None:
-    """Refuse what no report says; what a guarantee rests on must be there."""
+    """Raise ValueError unless the fields of a privacy report are complete and valid."""
     missing = [key for key in _GUARANTEE if key not in report]
     if missing:
         raise ValueError(f"privacy lacks {missing}")
@@ -191,7 +191,7 @@ def _check_report(report: dict[str, Any], default: PrivacyReport) -> None:
 
 
 def _is_size(value: object) -> bool:
-    """Tell whether it is a number from 0 to inf; nan is not."""
+    """Return whether it is a number from 0 to inf, and not NaN."""
     return isinstance(value, float) and value >= 0
 
 
@@ -252,7 +252,7 @@ _DTYPES = ("float32", "float64")
 
 
 class ExportMixin:
-    """Ways out of Python for a calibrator."""
+    """Mixin that saves and exports a calibrator."""
 
     classes_: Array
 
@@ -267,7 +267,7 @@ class ExportMixin:
         See Also
         --------
         skfedcal.load : Reads it.
-        skfedcal.export.json_schema : What the file looks like.
+        skfedcal.export.json_schema : Schema of the file.
         """
         check_is_fitted(self)
         save(self, path)
@@ -275,7 +275,7 @@ class ExportMixin:
     def to_torch(
         self, output: Literal["proba", "log_proba", "label"] = "proba"
     ) -> torch.nn.Module:
-        """Turn the fitted map into a torch module, to append to a net.
+        """Convert the fitted map to a torch module, which can be appended to a network.
 
         Parameters
         ----------
@@ -293,10 +293,10 @@ class ExportMixin:
         Notes
         -----
         It computes in float64 and agrees with `predict_proba` to rounding; after
-        ``module.float()``, for devices that have no float64, to about 1e-6. It stays
-        at float32 where the rest of a net is made ``half()``. Where a score lies on the
-        edge of a bin to the last digit, it may fall on the other side. Scores are not
-        validated: a row with nan or +inf comes out as nan.
+        ``module.float()``, for devices that have no float64, to about 1e-6. It stays at
+        float32 if the rest of a network is converted by ``half()``. Where a score lies
+        on the edge of a bin to the last digit, it may fall on the other side. Scores
+        are not validated: a row with nan or +inf comes out as nan.
 
         ``torch.export.export`` takes the module; ``torch.jit.script`` does not.
 
@@ -329,7 +329,7 @@ class ExportMixin:
         *,
         dtype: Literal["float32", "float64"] = "float32",
     ) -> onnx.ModelProto:
-        """Turn the fitted map into an ONNX model.
+        """Convert the fitted map to an ONNX model.
 
         Parameters
         ----------
@@ -343,8 +343,8 @@ class ExportMixin:
         model : onnx.ModelProto
             With the input 'scores', rows as `predict_proba` takes them, and the outputs
             'label' and 'probabilities', one column per entry of `classes_`. Labels that
-            are neither numbers nor texts become texts. The metadata say what was fitted
-            and which privacy it had.
+            are neither numbers nor texts become texts. The metadata contain the
+            estimator and its privacy guarantee.
 
         Notes
         -----

@@ -1,4 +1,4 @@
-"""A new probability of the most probable class, and what the others get."""
+"""Set the probability of the most probable class, and adjust the others."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _MAX_STEPS, _CLOSE = 200, 1e-12
 
 
 def temper_to(logits: Array, own: Array) -> Array:
-    """Logits over a temperature for each row: the one that gives its largest `own`.
+    """Divide each row by the temperature that gives its largest entry `own`.
 
-    No two classes of a row change places. What cannot be had, less than an equal share
-    or more than half where two are the largest, is approached.
+    The order of the classes does not change. Values that cannot be reached, such as
+    less than an equal share, or more than one half for two tied classes, are
+    approximated.
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ def temper_to(logits: Array, own: Array) -> Array:
 
 
 def temper_to_odds(logits: Array, own: Array) -> Array:
-    """As `temper_to`, with the log-odds of the largest: exact also close to certain."""
+    """As `temper_to`, with log-odds, which are accurate also close to 0 and 1."""
     # Not negated: -0.0 would have the wrong sign to divide by.
     gaps = np.minimum(np.abs(logits.astype(np.float64, order="C")), _numerics.MAX_SPAN)
     n_others = gaps.shape[1] - 1
@@ -60,10 +61,10 @@ def temper_to_odds(logits: Array, own: Array) -> Array:
 def move_top(logits: Array, before: Array, own: Array) -> Array:
     """Logits whose largest has the log-odds `own` instead of `before`.
 
-    No two classes of a row change places. A lower one comes by a temperature, since
-    the second would pass in proportion. A higher one leaves the others in proportion: a
-    temperature that tells two classes apart that are almost equal is so low that it
-    rules out all the rest.
+    The order of the classes does not change. A lower value is set by a temperature,
+    because with fixed proportions the second class could overtake. A higher value keeps
+    the proportions of the others: the temperature that separates two almost equal
+    classes is so low that all other classes would get probability 0.
     """
     rows = np.maximum(logits.astype(np.float64, order="C"), -_numerics.MAX_SPAN)
     if rows.shape[1] == 1:
@@ -100,8 +101,8 @@ def share_rest(logits: Array, top: Array, own: Array) -> Array:
 def _factors(gaps: Array, target: Array) -> Array:
     """Solve ``log(sum(exp(-factor * gaps))) = target`` for each row by Newton's method.
 
-    The left side is convex and falls: from a start where it is too large no step goes
-    too far. A row that is close is left alone, whatever others do.
+    The left side is convex and decreasing: from a start where it is too large, no step
+    overshoots. A row that has converged is not changed by the steps of others.
     """
     least = gaps.min(axis=1)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):

@@ -1,7 +1,7 @@
 """FedAvgClassifier: federated training of a torch module.
 
-- The last layer from class statistics, at the end and in between.
-- What a federated trainer does with its parameters: read clients, run rounds.
+- The last layer from class statistics, after and during training.
+- Base class of trainers: read clients, run rounds.
 - Federated training of a torch module, as a scikit-learn classifier.
 """
 
@@ -57,19 +57,19 @@ NOT_COVERED = (
 
 
 def with_head(trainer, algorithm, model, entropy):
-    """Algorithm that replaces the last layer in between, if the trainer asks for it."""
+    """Algorithm that retrains the last layer during training, if requested."""
     head = trainer.head
     if model.private and not head._privacy_model().private:
         raise ValueError(
-            "Training is private, and head=FedGaussianHead() without eps would release "
-            "exact sums of the same clients' features. Give it a budget of its own: "
-            "FedGaussianHead(eps=..., max_norm=...)."
+            "Training is private, and head=FedGaussianHead() without eps would "
+            "release exact sums of the same clients' features. Give the head its own "
+            "budget: FedGaussianHead(eps=..., max_norm=...)."
         )
     if model.private and head._privacy_model().unit != model.unit:
         raise ValueError(
-            f"Training hides a {model.unit} and the head, "
-            f"{head._privacy_model()!r}, a single {head._privacy_model().unit}: what "
-            f"both cost cannot be added up. Use unit={model.unit!r} for the head."
+            f"Training protects a {model.unit} and the head, "
+            f"{head._privacy_model()!r}, a single {head._privacy_model().unit}: the "
+            f"two guarantees cannot be composed. Use unit={model.unit!r} for the head."
         )
     # What the head would refuse is refused before training is paid for.
     algorithm.training.network.check_features()
@@ -80,8 +80,8 @@ def with_head(trainer, algorithm, model, entropy):
         return algorithm
     if model.private or head._privacy_model().private:
         raise ValueError(
-            f"head_every={trainer.head_every!r} would release class statistics in "
-            "every such round, which no budget pays for. Use head_every='end'."
+            f"head_every={trainer.head_every!r} would release class statistics during "
+            "training, which the privacy budget does not cover. Use head_every='end'."
         )
     if head.method != "sample":
         raise ValueError(
@@ -98,7 +98,7 @@ def with_head(trainer, algorithm, model, entropy):
 
 
 def fit_head(trainer, clients, entropy):
-    """Head on the features of all clients under the trained module."""
+    """Fit the head on the features of all clients under the trained module."""
     head = copy_to_fit(trainer.head).set_params(classes=trainer.classes_)
     if head.ledger is None:
         head.set_params(ledger=trainer.ledger)
@@ -120,10 +120,10 @@ def fit_head(trainer, clients, entropy):
 
 
 def _features(trainer, packed, model):
-    """Features of all rows; under privacy those of each unit by itself.
+    """Features of all rows; under privacy computed for each unit separately.
 
-    Rows that go through a module together may be rounded in another way than alone,
-    and in a release nothing of a unit may depend on others.
+    The rounding of a row may depend on the other rows of its batch, and in a private
+    release the contribution of a unit must not depend on others.
     """
     ends = packed.offsets
     if model.private and model.unit == "example":
@@ -135,10 +135,10 @@ def _features(trainer, packed, model):
 
 
 def joint_report(training, head):
-    """Guarantee of training and head together, where both are private.
+    """Guarantee of training and head together, if both are private.
 
-    Eps and delta are added up, which holds for any two releases; a ledger, which knows
-    their noise, finds less.
+    Eps and delta are added (basic composition); a ledger, which knows the noise,
+    accounts for less.
     """
     if not (training.private and head.private):
         return training
@@ -264,7 +264,7 @@ class BaseTrainer(
         return found.report, callbacks
 
     def _network(self, clients, entropy):
-        """First parameters, and clients with rows as the module takes them."""
+        """Initial parameters, and clients with rows in the form of the module."""
         rows = clients.rows
         self._row_shape = self.input_shape_ = rows.shape[1:]
         if self.input_shape is not None:
@@ -375,8 +375,8 @@ def _digest(values):
 def _warn_diverged(state):
     if state.n_diverged:
         warnings.warn(
-            f"{state.n_diverged} times a client's training did not end in finite "
-            "numbers, and its change was left out. Lower `lr`, or scale the columns.",
+            f"{state.n_diverged} times a client's training diverged to non-finite "
+            "values, and its update was left out. Lower `lr`, or scale the columns.",
             ConvergenceWarning,
             stacklevel=5,
         )
@@ -398,9 +398,9 @@ class FedAvgClassifier(BaseTrainer):
     ----------
     module : str, torch.nn.Module or callable, default='mlp'
         Name of a model of `skfedcal.training`, sized from the data; a module, which is
-        copied and goes on from its own parameters; or what returns a module. It maps
-        rows to one logit per class, in the order of the sorted labels. Layers that keep
-        statistics of batches (BatchNorm) are refused.
+        copied and trained from its own parameters; or a callable that returns a module.
+        It maps rows to one logit per class, in the order of the sorted labels. Layers
+        with batch statistics (BatchNorm) raise an error.
     module_params : dict, default=None
         Arguments of a name or a callable, such as ``{"hidden": (64,)}``.
     loss : str or loss, default='cross_entropy'
@@ -408,25 +408,26 @@ class FedAvgClassifier(BaseTrainer):
     penalties : penalty or list of these, default=None
         Terms that are added to the loss.
     correction : Scaffold, default=None
-        Correction of the drift between clients; not with privacy.
+        Correction of client drift; not supported with privacy.
     head : FedGaussianHead, default=None
         Classifier on the features of the trained module, in place of its last layer.
-        Its own `eps` pays for it, and it needs one under `eps`. A private head on a
-        module that was trained without `eps` does not make the whole private.
+        It has its own privacy budget, and needs one if `eps` is set. A private head on
+        a module that was trained without `eps` does not make the result private.
     head_every : 'end' or int, default='end'
-        When `head` is used: at the end; or also after so many rounds each, where the
-        server trains the last layer of the module on features that are drawn from the
-        class Gaussians of ``method='sample'`` (FL-FCR). That is refused under privacy,
-        and the class statistics cost rounds of their own.
+        When `head` is used: after the last round only; or also after each group of this
+        many rounds, where the server trains the last layer of the module on features
+        that are drawn from the class Gaussians of ``method='sample'`` (FL-FCR). The
+        latter is not supported under privacy, and the class statistics need additional
+        rounds.
     n_rounds : int, default=50
-        Rounds, unless `runner` says otherwise.
+        Rounds, unless `runner` sets them.
     clients_per_round : int or float, default=1.0
         Number or share of the clients that take part in a round.
     sampling : {'fixed', 'poisson'}, default='fixed'
-        Whether exactly so many clients are drawn, or each by itself with that chance,
-        which lowers the noise of privacy.
+        Draw exactly this number of clients, or each client independently with this
+        probability, which allows less noise (privacy amplification by sampling).
     local_epochs : int, default=1
-        Passes over its rows that a client makes in a round.
+        Epochs of a client in each round.
     batch_size : int, default=32
         Rows of one step; None is all rows of a client.
     lr : float, default=0.05
@@ -434,32 +435,33 @@ class FedAvgClassifier(BaseTrainer):
     momentum, weight_decay : float, default=0.0
         As in ``torch.optim.SGD``. Momentum starts anew in each round.
     weighting : {'auto', 'examples', 'uniform'}, default='auto'
-        Whether a client counts as often as it has rows. 'auto' does without bound on
-        what clients send, else all count alike.
+        Weight clients by their number of rows, or equally. 'auto' is 'examples' if
+        updates are not clipped, else 'uniform'.
     server_lr, server_momentum : float, default=1.0 and 0.0
         Step length and momentum with which the server adds the mean.
     eps : float, default=None
-        Budget of differential privacy for a whole client and all rounds. None adds no
-        noise.
+        Privacy budget epsilon for a whole client and all rounds (client-level
+        differential privacy). None adds no noise.
     delta : float, default=None
-        Chance that the bound of `eps` does not hold; None is ``min(1e-5, 1 / (10 K))``
+        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
     clip : float or 'auto', default='auto'
         L2 bound on the change of all parameters that one client sends; a number also
         clips without `eps`. 'auto' is 1 under `eps`.
     privacy : CentralDP, DistributedDP or SecureAggregation, default=None
-        Other settings of privacy, instead of `eps` and `delta`.
+        Privacy model to use instead of `eps` and `delta`.
     ledger : PrivacyLedger, default=None
-        Account that is debited before any client is asked.
+        Ledger that is charged before any client is contacted.
     cohort_size : int or 'auto', default='auto'
         Clients that are simulated in one call of torch, with the same result. 'auto' is
         all of a round for modules of up to 50,000 parameters, else 1; and 1 under `eps`
-        without `random_state`, where no digit of a client may depend on others.
+        without `random_state`, because the update of a client must not depend on
+        others, not even by rounding.
     eval_set : tuple of (X, y), default=None
         Public rows on which each round is scored.
     target_accuracy : float, default=None
-        End when the accuracy on `eval_set` is at least this. Privacy is paid for all
-        rounds.
+        Stop when the accuracy on `eval_set` is at least this. The privacy budget of all
+        rounds is spent anyway.
     input_shape : tuple of int, default=None
         Shape of one row for the module, where X holds flat rows: ``(1, 28, 28)``. None
         leaves rows as they are; X may have more than two axes.
@@ -471,8 +473,8 @@ class FedAvgClassifier(BaseTrainer):
         Where torch computes.
     random_state : int, RandomState instance or None, default=None
         Seed of first parameters, order of rows, dropout, cohorts and noise. None draws
-        them from the operating system. With `eps` a seed makes a simulation that can be
-        repeated and guarantees nothing.
+        them from the operating system. With `eps`, a seed makes the fit a simulation
+        without a privacy guarantee.
 
     Attributes
     ----------
@@ -483,15 +485,16 @@ class FedAvgClassifier(BaseTrainer):
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of all outputs.
     history_ : list of RoundRecord
-        What each round cost. Its `total` is empty: a model's worth of numbers each.
+        Privacy cost of each round. The released sums, as large as the model, are not
+        kept.
     scores_ : list of RoundScores
         Accuracy, log loss, calibration error, entropy and variation ratio on
         `eval_set`, for each round that was run here; without the final `head_`.
     n_clients_, n_rounds_ : int
         Clients seen and rounds run.
     privacy_ : PrivacyReport
-        The guarantee of this fit; with a private `head` that of both together, whose
-        own part is ``head_.privacy_``.
+        The guarantee of this fit; with a private `head` that of both together; the
+        guarantee of the head alone is ``head_.privacy_``.
     input_shape_ : tuple of int
         Shape of one row for the module.
     n_features_in_ : int
@@ -510,12 +513,12 @@ class FedAvgClassifier(BaseTrainer):
     order in which a client visits its rows depends on the seed, the round and its
     number of rows: the result does not depend on `cohort_size` or on the order of
     clients (up to float32 rounding). A module that draws random numbers is trained
-    client by client with ``cohort_size='auto'``; with a number, what it draws depends
+    client by client with ``cohort_size='auto'``; with a number, its random draws depend
     on the cohort.
 
-    A client whose training does not end in finite numbers is left out of the round.
+    A client whose training diverges to non-finite values is left out of the round.
     SCAFFOLD and MOON let clients keep a vector from round to round; in a simulation it
-    lives in this process for the time of the fit.
+    is kept in this process during the fit.
 
     Under `eps` the change of each client is clipped and rounded to integers, the sum
     over clients gets discrete Gaussian noise, and is divided by the number of clients

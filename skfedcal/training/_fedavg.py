@@ -1,6 +1,6 @@
 """Federated averaging as an algorithm: rows in, sums out, scores round by round.
 
-- Federated averaging as an algorithm of the house: rows in, sums out.
+- Federated averaging as an algorithm: rows in, sums out.
 - How many rows of each class all clients hold.
 - Scores of the model on an evaluation set, round by round.
 """
@@ -29,14 +29,14 @@ _BOUND = 1e30
 
 @dataclass(frozen=True, slots=True)
 class FedAvgState:
-    """Parameters of the server and what its optimiser keeps.
+    """Parameters of the server and the state of its optimiser.
 
     Attributes
     ----------
     params : ndarray of shape (n_params,)
         Parameters, in float64.
     change : ndarray of shape (n_params,)
-        What the last round added to them.
+        Change of the parameters in the last round.
     velocity : ndarray of shape (n_params,) or (0,)
         Momentum of the server, if it has one.
     control : ndarray of shape (n_params,) or (0,)
@@ -44,7 +44,7 @@ class FedAvgState:
     rounds : int
         Rounds run.
     n_diverged : int
-        Trainings of clients that were left out, as they did not end in finite numbers.
+        Number of client updates that were left out because they were not finite.
     """
 
     params: Array
@@ -59,17 +59,17 @@ class FedAvgState:
 class FedAvg:
     """Clients train from the server's parameters; the server adds the mean change.
 
-    Unlike other algorithms it holds a torch module, and the memory of the clients
-    where they need one; that memory is no part of the server.
+    Unlike other algorithms it holds a torch module, and the state that clients keep
+    between rounds, if any; that state is not part of the server.
 
     Parameters
     ----------
     training : ClientTraining
-        What a client does.
+        Local training of a client.
     start : ndarray of shape (n_params,)
         Parameters before the first round; public.
     weighting : {'examples', 'uniform'}, default='examples'
-        Whether a client counts as often as it has rows.
+        Weight clients by their number of rows, or equally.
     clip : float, default=None
         L2 bound on the change that a client sends; with 'uniform' weighting only. The
         sum is then divided by the number of clients that were asked.
@@ -82,9 +82,9 @@ class FedAvg:
     n_rounds : int, default=50
         Rounds.
     start_name : str, default=''
-        Tells one start from another where that matters for a checkpoint.
+        Identifier of the initial parameters, for checkpoints.
     monitor : callable, default=None
-        Called with the state after each round; true ends the run.
+        Called with the state after each round; the run stops if it returns True.
     """
 
     training: ClientTraining
@@ -219,7 +219,7 @@ class ClassCounts:
 def ask_counts(
     runner: FederatedRunner, clients: FederatedDataset, entropy: Entropy
 ) -> tuple[float, ...]:
-    """Ask all clients, in a round of its own and without noise."""
+    """Collect the counts of all clients in a separate round, without noise."""
     once = replace(
         runner,
         n_rounds=1,
@@ -247,7 +247,7 @@ class RoundScores:
     round : int
         Number of the round, from 0.
     accuracy : float
-        Share of rows whose most probable class is theirs.
+        Fraction of rows whose most probable class is correct.
     log_loss : float
         Mean negative log-likelihood.
     calibration_error : float
@@ -279,7 +279,7 @@ class RoundScores:
         proba = np.exp(log_proba)
         top = proba.max(axis=1)
         hit = proba.argmax(axis=1) == labels
-        # The bins of `skfedcal.metrics`, which is above this room.
+        # The bins of `skfedcal.metrics`, which is in a higher layer.
         bins = np.minimum((top * _N_BINS).astype(np.intp), _N_BINS - 1)
         gaps = np.bincount(bins, weights=top - hit, minlength=_N_BINS)
         return cls(
@@ -294,7 +294,7 @@ class RoundScores:
 
 @dataclass(slots=True)
 class Monitor:
-    """Score the model after each round; say when it is good enough.
+    """Score the model after each round; stop at a target accuracy.
 
     Parameters
     ----------
@@ -303,11 +303,11 @@ class Monitor:
     rows, labels : ndarray
         The evaluation set, which is public.
     target_accuracy : float, default=None
-        Accuracy at which the run may end.
+        Accuracy at which the run stops.
     device : str, default='cpu'
         Where.
     scores : list of RoundScores
-        Filled while the run goes on.
+        Filled during the run.
     """
 
     network: Network

@@ -60,7 +60,7 @@ def given_prior(prior: Any, n_classes: int) -> Array | None:
 
 
 def statistics_of(state: MomentState) -> ClassStatistics:
-    """Statistics in the unit of the features; noise in them is made harmless.
+    """Statistics in the unit of the features, regularised against noise.
 
     Under noise a count is at least one standard deviation of it, a mean lies in the
     ball that all rows lie in, and the scatter has no eigenvalue below the largest that
@@ -87,7 +87,7 @@ def floored(matrix: Array, lowest: float) -> Array:
 
 
 def shrunk(cov: Array, shrinkage: float) -> Array:
-    """Covariances drawn to a multiple of the unit matrix of the same trace."""
+    """Covariances shrunk toward a multiple of the unit matrix of the same trace."""
     size = cov.shape[-1]
     level = np.trace(cov, axis1=-2, axis2=-1) / size
     return (1 - shrinkage) * cov + shrinkage * level[..., None, None] * np.eye(size)

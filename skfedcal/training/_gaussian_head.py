@@ -23,11 +23,12 @@ ROW_LENGTH = sqrt(3.0)
 
 
 class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
-    r"""Gaussian classifier from sums over clients: one question, no training.
+    r"""Gaussian classifier from class statistics of all clients, in one round.
 
     Clients send counts of rows and sums of features and of their products, by class.
     The result is that of pooled rows, to the last bit, however rows are spread over
-    clients. Works on raw features, and on what `transform` of a network returns.
+    clients. Works on raw features, and on the features that `transform` of a network
+    returns.
 
     .. warning::
         `eps` covers this classifier only. If the network that made the features was
@@ -36,15 +37,15 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
     Parameters
     ----------
     eps : float, default=None
-        Budget of differential privacy for a whole client, spent in one release. None
-        adds no noise.
+        Privacy budget epsilon for a whole client (client-level differential privacy),
+        spent in one release. None adds no noise.
     method : {'lda', 'qda', 'sample'}, default='lda'
         'lda': class Gaussians with one covariance, in closed form. 'qda': with a
         covariance each. 'sample': a softmax regression on features that are drawn from
         class Gaussians with a covariance each, as CCVR [1]_ and FL-FCR [2]_ do. Under
         `eps` only 'lda'.
     prior : {'empirical', 'uniform'} or array-like, default='empirical'
-        Class frequencies: those of the clients' rows, all the same (FL-FCR as printed),
+        Class frequencies: those of the clients' rows, equal ones (FL-FCR as printed),
         or given, one for each of `classes_`. Where classes are not equally frequent
         'uniform' raises the calibration error of 'lda' and 'sample'.
     shrinkage : float, default=0.01
@@ -54,33 +55,33 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
         Rows per class, on average, that 'sample' draws.
     max_norm : float, default=None
         Public bound on the length of a row; longer rows are shortened to it, also in
-        prediction. Needed under `eps`. None asks clients for the size of their largest
-        feature in a round before.
+        prediction. Needed under `eps`. None computes the largest feature of all clients
+        in an additional first round.
     delta : float, default=None
-        Chance that the bound of `eps` does not hold; None is ``min(1e-5, 1 / (10 K))``
+        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
     clip : float or 'auto', default='auto'
-        Public L2 bound on all that a client sends, in units of rows divided by
-        `max_norm`. A client above it has its rows weighted down. 'auto' is 1 under
-        `eps`, which every client with rows exceeds: all of them count alike; with
-        ``unit='example'`` it is sqrt(3), which no row exceeds. A number also clips
-        without `eps`.
+        Public L2 bound on the contribution of a client, in units of rows divided by
+        `max_norm`. The rows of a client above it are down-weighted. 'auto' is 1 under
+        `eps`, which every client with rows exceeds: all clients then have the same
+        weight; with ``unit='example'`` it is sqrt(3), which no row exceeds. A number
+        also clips without `eps`.
     privacy : CentralDP, DistributedDP or SecureAggregation, default=None
-        Other settings of privacy, instead of `eps` and `delta`.
+        Privacy model to use instead of `eps` and `delta`.
     ledger : PrivacyLedger, default=None
-        Account that is debited before any client is asked.
+        Ledger that is charged before any client is contacted.
     classes : array-like of shape (n_classes,), default=None
         All labels, also those without rows; None takes the labels of y.
     runner : FederatedRunner, default=None
         Cohorts, engine and checkpoint.
     random_state : int, RandomState instance or None, default=None
         Draws of 'sample'. None draws noise and cohorts from the operating system; a
-        seed makes a simulation that can be repeated and guarantees nothing.
+        seed makes the fit reproducible, and a simulation without a privacy guarantee.
 
     Attributes
     ----------
     statistics_ : ClassStatistics
-        The sums; under `eps` as they are used, after the noise was made harmless.
+        The sums; under `eps` after regularisation against noise.
     coef_ : ndarray of shape (n_classes, n_features)
         Coefficients of the logits; not with 'qda'.
     intercept_ : ndarray of shape (n_classes,)
@@ -98,11 +99,11 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
     privacy_ : PrivacyReport
         The guarantee of this fit.
     history_ : list of RoundRecord
-        What each round cost and what the server saw.
+        Privacy cost of each round and the values that the server received.
 
     See Also
     --------
-    FedTempCalibrator : For features far from Gaussian, where the head is too sure.
+    FedTempCalibrator : For features far from Gaussian, where the head is overconfident.
 
     Notes
     -----
@@ -191,7 +192,7 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
 
     @fit_context()
     def fit(self, X, y=None, *, client_ids=None):
-        """Ask all clients for their sums and build the classifier.
+        """Collect the class statistics of all clients and build the classifier.
 
         Parameters
         ----------
@@ -243,8 +244,9 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
     def _make_algorithm(self, model, n_features):
         if model.private and self.method != "lda":
             raise ValueError(
-                f"method={self.method!r} needs a covariance of each class; under noise "
-                "each has only the rows of one class to stand out. Use method='lda'."
+                f"method={self.method!r} needs a covariance for each class, which is "
+                "too noisy under privacy, because it uses the rows of one class "
+                "only. Use method='lda'."
             )
         clip = None if self.clip == "auto" else float(self.clip)
         if model.private and clip is None:
@@ -253,7 +255,8 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
             raise ValueError(
                 f"{'eps' if model.private else 'clip'} needs max_norm, a public bound "
                 "on the length of a row (longer ones are shortened). Pass one that "
-                "most rows keep, such as sqrt(n_features) for standardised features."
+                "most rows satisfy, such as sqrt(n_features) for standardised "
+                "features."
             )
         bound = None if self.max_norm is None else float(self.max_norm)
         return ClassMoments(

@@ -24,7 +24,7 @@ _FEATURE_BOUND = 2.0**20
 
 @dataclass(frozen=True, slots=True)
 class HeadState(FedAvgState):
-    """State of the server, and whether class statistics are to be asked for."""
+    """State of the server, and whether the next round collects class statistics."""
 
     due: bool = False
 
@@ -36,16 +36,16 @@ class HeadRounds:
     Clients compute features with the parameters that the server has just averaged, so
     that all of them use one feature map, and send the sums of `ClassMoments`. The
     server draws virtual features from the class Gaussians and trains the last layer on
-    them from where it is, with the steps of a client. A better solution, as in closed
-    form, does harm: against weights that large, clients with one class tear the
-    features apart.
+    them from where it is, with the steps of a client. A better solution, such as the
+    closed form, does harm: with its large weights, the local training of clients with
+    one class destroys the features.
 
     Parameters
     ----------
     training : FedAvg
         The rounds of training.
     head : FedGaussianHead
-        Says how virtual features are drawn: `prior`, `shrinkage`, `n_virtual`.
+        Parameters of the virtual features: `prior`, `shrinkage`, `n_virtual`.
     every : int, default=1
         Rounds of training before each round for statistics.
     seed : int, default=0
@@ -94,7 +94,7 @@ class HeadRounds:
             return _with_due(new, new.rounds % self.every == 0)
         empty = self._moments.init(self._shape[0])
         stats = statistics_of(self._moments.update(empty, total, n_clients))
-        if not stats.n.any():  # nobody was drawn
+        if not stats.n.any():  # no client was drawn
             return replace(state, due=False)
         return replace(state, params=self._retrain(state, stats), due=False)
 

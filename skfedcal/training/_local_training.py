@@ -1,10 +1,10 @@
-"""Training at clients: which rows in which step, gradients, corrections, memory.
+"""Training at clients: batches, gradients, corrections, client state.
 
-- Which rows a client visits in which step.
-- What a client keeps from one round to the next.
-- SCAFFOLD: corrections of the drift between clients.
+- Batches of a client.
+- State that a client keeps between rounds.
+- SCAFFOLD: correction of client drift.
 - Stochastic gradient descent at clients, one by one or a cohort at once.
-- One round at the clients: from the server's parameters to what each has learnt.
+- One round at the clients: from the server's parameters to the clients' updates.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def make_steps(
 ) -> Steps:
     """Draw the order in which clients visit their rows.
 
-    It depends on the seed and the number of rows only: neither the order of clients
-    nor who else takes part changes it, and equal clients do the same.
+    It depends on the seed and the number of rows only, not on the order of clients or
+    on which other clients take part.
 
     Parameters
     ----------
@@ -96,8 +96,9 @@ def make_steps(
 class ClientMemory:
     """Vectors that stay at clients, by the client's name.
 
-    In a deployment each site has one, with its own entries. A simulation keeps those
-    of all clients here: nothing of it is part of the server's state, sent or saved.
+    In a deployment each site has one, with its own entries. A simulation keeps those of
+    all clients here: it is not part of the server's state, and is neither sent nor
+    saved.
     """
 
     def __init__(self) -> None:
@@ -108,8 +109,9 @@ class ClientMemory:
 
     def __reduce__(self) -> str:
         raise TypeError(
-            "What clients remember cannot be handed to another process, where it would "
-            "be lost. Use threads: FederatedRunner(backend='threads')."
+            "The state that clients keep between rounds cannot be sent to another "
+            "process, where it would be lost. Use threads: "
+            "FederatedRunner(backend='threads')."
         )
 
     def recall(self, kind: str, names: Sequence[Hashable], new: Tensor) -> Tensor:
@@ -130,12 +132,12 @@ class Scaffold(FrozenParams):
 
     A client adds ``c - c_k`` to each gradient and then sets
     ``c_k <- c_k - c + (w - w_k) / (S_k lr')`` after its S_k steps, where
-    ``lr' = lr / (1 - momentum)`` is the length that a step has in the end. The server
-    adds the sum of the changes of all c_k, divided by the number of all clients, to c.
-    In the first round all of them are 0, and it is plain federated averaging.
+    ``lr' = lr / (1 - momentum)`` is the effective step length. The server adds the sum
+    of the changes of all c_k, divided by the number of all clients, to c. In the first
+    round all of them are 0, and it is plain federated averaging.
 
     A client keeps c_k from round to round. It is a second message of the size of the
-    model, so that it is refused under privacy.
+    model, so that it is not supported under privacy.
 
     References
     ----------
@@ -237,7 +239,7 @@ class LocalSGD:
 
     @property
     def step_length(self) -> float:
-        """How far a unit gradient moves the parameters in the end."""
+        """Effective step length: total movement by a unit gradient."""
         return self.lr / (1 - self.momentum)
 
     def train(
@@ -256,13 +258,13 @@ class LocalSGD:
         Parameters
         ----------
         objective : Objective
-            What is minimised.
+            Objective that is minimised.
         network : Network
             Owned by the caller.
         start : Tensor of shape (n_params,)
             Where every client begins.
         batches : Batches
-            What each client sees.
+            Batches of each client.
         ctx : Context
             Entries of single clients are stacked.
         shift : Tensor of shape (n_clients, n_params), default=None
@@ -332,7 +334,7 @@ class LocalSGD:
 
     @contextmanager
     def _seeded(self, network: Network, names: Sequence[Hashable]) -> Iterator[None]:
-        """Let torch draw from a stream of these clients, and nobody else's."""
+        """Seed torch for these clients only, and restore its state afterwards."""
         if not network.random:
             yield
             return
@@ -353,7 +355,7 @@ Names = Sequence[Hashable]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What clients have after a round.
+    """Result of the local training of clients.
 
     Attributes
     ----------
@@ -372,14 +374,14 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientTraining:
-    """What a client does in a round; each client sees its own rows only.
+    """Local training of a client in a round, on its own rows only.
 
     Parameters
     ----------
     network : Network
         The model.
     objective : Objective
-        What is minimised.
+        Objective that is minimised.
     local : LocalSGD
         How.
     epochs : int, default=1
@@ -387,13 +389,13 @@ class ClientTraining:
     batch_size : int, default=32
         Rows of one step; None is all rows of a client.
     correction : Scaffold, default=None
-        Correction of the drift between clients.
+        Correction of client drift.
     cohort_size : int, default=1
         Clients that are trained in one call; the result is the same.
     device : str, default='cpu'
         Where.
     memory : ClientMemory, default=None
-        What clients keep from round to round; needed where `remembers`.
+        State that clients keep between rounds; needed if `remembers`.
     """
 
     network: Network
@@ -408,7 +410,7 @@ class ClientTraining:
 
     @property
     def remembers(self) -> bool:
-        """Whether clients keep something from round to round."""
+        """Whether clients keep state between rounds."""
         return self.correction is not None or self._needs_previous
 
     @property
@@ -517,7 +519,7 @@ class ClientTraining:
     @property
     def _memory(self) -> ClientMemory:
         if self.memory is None:
-            raise ValueError("Clients keep something from round to round: pass memory.")
+            raise ValueError("Clients keep state between rounds: pass memory.")
         return self.memory
 
     def _tensor(self, values: Array) -> Tensor:
@@ -534,7 +536,7 @@ def class_counts(clients: FederatedDataset) -> Array:
 
 
 def _difference(ends: Tensor, start: Array) -> tuple[Array, Array]:
-    """How far each client moved, in float64, and whether that is finite; 0 if not."""
+    """Update of each client, in float64, and whether it is finite; 0 if not."""
     moved = np.subtract(ends.cpu().numpy(), start, dtype=np.float64)
     # The sum of finite float32 numbers is finite in float64.
     finite = np.isfinite(moved.sum(axis=1))

@@ -1,16 +1,16 @@
 """Losses of one batch, and terms that are added to them.
 
-- Losses of one batch; rows of padding count nothing.
+- Losses of one batch; padding rows have weight 0.
 
   All are called as ``loss(logits, y, mask, ctx)`` and are made of operations that
   `vmap` maps over: a cohort of clients is trained by the same functions.
 
-- Terms that are added to a loss: calibration penalties and ties to the server's model.
+- Terms that are added to a loss: calibration penalties and distance penalties.
 
   All are called as ``penalty(logits, y, mask, ctx, params, features)`` and added
   `weight` times. `vmap` maps over all of them.
 
-- Penalties that tie what a client trains to the model of the server.
+- Penalties on the distance between the client's and the server's model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 def check_numbers(
     settings: object, *, above: Sequence[str] = (), from_zero: Sequence[str] = ()
 ) -> None:
-    """Raise unless these fields are finite numbers above zero, or from zero on."""
+    """Raise unless these fields are finite numbers above zero, or at least zero."""
     for names, low, words in (
         (above, 0.0, "above 0"),
         (from_zero, -1e-300, "of at least 0"),
@@ -223,7 +223,7 @@ class Margin(FrozenParams):
 class LogitAdjusted(FrozenParams):
     r"""Cross-entropy of :math:`z_c + \tau \log n_c`, with the client's class counts.
 
-    The logits learn what tells classes apart, not how frequent they are at a client
+    The logits learn to separate the classes, not their frequencies at a client
     (balanced softmax).
 
     Parameters
@@ -231,7 +231,7 @@ class LogitAdjusted(FrozenParams):
     tau : float, default=1.0
         Strength; 0 is the cross-entropy.
     floor : float, default=1e-3
-        Rows that a class without any counts as.
+        Count that replaces 0 for classes without rows.
 
     Examples
     --------
@@ -462,12 +462,12 @@ class MDCA(FrozenParams):
 
 @dataclass(frozen=True)
 class NonUniform(FrozenParams):
-    r"""A calibration penalty, the more the client moves where the server moved (NUCFL).
+    r"""NUCFL: a calibration penalty weighted by the similarity to the server's update.
 
-    The factor is the cosine between what the client has changed so far in this round
-    and the server's last change; zero in the first round and at the first step, where
-    there is no change yet. Negative values count as zero, a choice of this library: the
-    paper (Chu et al., 2024) uses the similarity as it is.
+    The factor is the cosine between the client's change so far in this round and the
+    server's last change; zero in the first round and at the first step, where there is
+    no change yet. Negative values count as zero, a choice of this library: the paper
+    (Chu et al., 2024) uses the similarity as it is.
 
     Parameters
     ----------
@@ -593,8 +593,8 @@ class Contrastive(FrozenParams):
     The mean of :math:`-\log \frac{e^{s/\tau}}{e^{s/\tau} + e^{s'/\tau}}` with the
     cosines s of the features to those of the server's model, and s' to those of the
     model that the client had at the end of its last round. Features are the input of
-    the last layer: a projection head, as in the paper (Li et al., 2021), is a matter of
-    the module.
+    the last layer: a projection head, as in the paper (Li et al., 2021), has to be part
+    of the module.
 
     Parameters
     ----------

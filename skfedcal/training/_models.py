@@ -143,7 +143,7 @@ def _group_norm(channels: int, groups: int) -> nn.Module:
 
 
 class MLP(Net):
-    """Layers with ReLU; none is a logistic regression.
+    """Fully connected layers with ReLU; without hidden layers, a logistic regression.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""What a client minimises: a loss and penalties, and what they may know.
+"""Objective of a client: a loss and penalties, and their context.
 
-- What a loss or a penalty may know beyond the batch.
-- What a client minimises: a loss and any number of penalties.
+- Context of losses and penalties: inputs beyond the batch.
+- Objective of a client: a loss and any number of penalties.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Context(NamedTuple):
-    """What a client knows while it trains; entries nobody needs are None.
+    """Context of a client during training; entries that are not needed are None.
 
     Losses and penalties name the entries that they read in ``needs``. Inside a loss
     there is no axis of clients: where a cohort is trained at once, `vmap` maps over
@@ -62,12 +62,12 @@ class Context(NamedTuple):
     previous_features: Tensor | None = None
 
     def batch_dims(self) -> Context:
-        """Axes of `vmap`: 0 for what each client has of its own, None for the rest."""
+        """Axes of `vmap`: 0 for entries of single clients, None for shared ones."""
         nothing: dict[str, Any] = dict.fromkeys(Context._fields)
         return Context(**{**nothing, **dict.fromkeys(self._own, 0)})
 
     def part(self, which: int | slice) -> Context:
-        """What one client of a stacked cohort knows, or the clients of a slice."""
+        """Context of one client of a stacked cohort, or of a slice of clients."""
         own: dict[str, Any] = {
             name: _part(getattr(self, name), which) for name in self._own
         }
@@ -87,7 +87,7 @@ def _part(value: Tensor | Params, which: int | slice) -> Tensor | Params:
 
 
 class Loss(Protocol):
-    """Mean loss of the rows of a batch that count."""
+    """Mean loss of the rows of a batch, without padding."""
 
     @property
     def needs(self) -> Collection[str]:
@@ -127,7 +127,7 @@ class Penalty(Protocol):
 class Objective:
     """The sum of a loss and penalties on one batch of one client.
 
-    One client or many at once, it is the same function: `vmap` maps over it.
+    The same function is used for one client and, by `vmap`, for many at once.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class Objective:
 
     @property
     def _reads_features(self) -> bool:
-        """Whether some part compares features, which a head must tell."""
+        """Whether some part compares features, which requires a known last layer."""
         return bool(self.needs & {"global_features", "previous_features"})
 
     def value(
@@ -160,7 +160,7 @@ class Objective:
         mask: Tensor,
         ctx: Context,
     ) -> Tensor:
-        """Return what is to be minimised in `flat`."""
+        """Return the objective at the parameters `flat`."""
         params = network.unflatten(flat)
         if not self.penalties:
             return self.loss(network.logits(params, x), y, mask, ctx)

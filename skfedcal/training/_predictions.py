@@ -132,7 +132,7 @@ class FittedNetworkMixin(
         return self._features(self._check_rows(X))
 
     def client_logits(self, X, y=None, *, client_ids=None):
-        """Logits and labels of clients: what `fit` of a calibrator takes.
+        """Logits and labels of clients, as input for `fit` of a calibrator.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class FittedNetworkMixin(
 
 
 class _Reader(BaseEstimator):
-    """Holds what scikit-learn's validation writes down."""
+    """Object on which scikit-learn's validation sets its attributes."""
 
 
 def _doubled(module):

@@ -91,7 +91,7 @@ def moon(mu: float = 1.0, tau: float = 0.5, **params: Any) -> FedAvgClassifier:
 
 
 def fedlc(tau: float = 1.0, **params: Any) -> FedAvgClassifier:
-    """FedLC: logits lowered by the rarity of their class at the client.
+    """FedLC: logits lowered for classes that are rare at the client.
 
     The paper's denominator lacks the own class and has no lower bound; here it is in,
     and classes that a client does not hold are left out of its softmax.
@@ -122,7 +122,7 @@ def fedlc(tau: float = 1.0, **params: Any) -> FedAvgClassifier:
 
 
 def nucfl(penalty: Penalty | None = None, **params: Any) -> FedAvgClassifier:
-    """NUCFL: a calibration penalty, the more a client moves where the server moved.
+    """NUCFL: a calibration penalty weighted by the similarity to the server's update.
 
     The similarity is the cosine of the two changes, with negative values as zero (our
     choice) and zero in the first round, which has no change before it.
@@ -201,14 +201,15 @@ def fl_fcr(
     the averaged model, not of each client's own, whose statistics do not add up; models
     are averaged, not added; clients are drawn in every round; retraining on features
     changes the last layer only; the margin is on the own class, Eq. 13 with its two
-    meanings of c told apart. Statistics (Eq. 3-6) are exact sums. After the last round
-    the head is solved to the end; the layer of the last retraining is in `module_`.
+    meanings of c separated. Statistics (Eq. 3-6) are exact sums. After the last round
+    the head is trained to convergence; the layer of the last retraining is in
+    `module_`.
 
     Parameters
     ----------
     scale : float, default=1.0
         Factor H of the margin; the paper gives no value. In our measurements the margin
-        changes nothing that can be told from chance: the gain is the head's.
+        has no significant effect: the gain is due to the head.
     counts : {'local', 'global'}, default='local'
         Class counts of the margin. The paper prints global ones, which are a constant
         margin where classes are equally frequent.

@@ -1,7 +1,7 @@
-"""From parameters and clients of an estimator to the parts of an algorithm.
+"""Build the parts of an algorithm from the parameters and clients of an estimator.
 
 - Features that are in this process, or at sites that keep them.
-- From parameters of an estimator to the parts of an algorithm, with all refusals.
+- Build the parts of an algorithm from the parameters of an estimator, with validation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from skfedcal.training.modules import Network, auto_cohort
 def read_rows(
     estimator: Any, X: Any, y: Any, client_ids: Any, model: Any
 ) -> FeatureClients:
-    """Clients of a fit whose algorithm sites know."""
+    """Clients of a fit whose algorithm remote sites can run."""
     if not is_remote(X):
         found: FeatureClients = read_features(
             estimator,
@@ -47,7 +47,7 @@ def read_rows(
 
 
 def refuse_sites(X: Any) -> None:
-    """Raise where clients train a network: code that sites do not have.
+    """Raise TypeError for remote clients, which cannot train a network.
 
     Raises
     ------
@@ -56,9 +56,9 @@ def refuse_sites(X: Any) -> None:
     """
     if is_remote(X):
         raise TypeError(
-            "RemoteClients answer with sums that they know; training a network is code "
-            "of your own. Train with an app of your federation's framework, and pass "
-            "RemoteClients to FedGaussianHead or to a calibrator."
+            "RemoteClients compute the sums of registered algorithms only and cannot "
+            "train a network. Train with an app of your federation framework, and "
+            "pass RemoteClients to FedGaussianHead or to a calibrator."
         )
 
 
@@ -107,8 +107,9 @@ def _check_part(
         else:
             return
     raise TypeError(
-        f"{part!r} is no {kind}; pass an object such as skfedcal.training.{example}, "
-        f"which has {' and '.join(attributes)} and takes {n_arguments} arguments."
+        f"{part!r} is not a {kind}; pass an object such as "
+        f"skfedcal.training.{example}, which has {' and '.join(attributes)} and takes "
+        f"{n_arguments} arguments."
     )
 
 
@@ -120,16 +121,16 @@ def make_runner(
     size = share if isinstance(share, Integral) else max(round(share * n_clients), 1)
     if size > n_clients:
         raise ValueError(
-            f"clients_per_round={share!r} is more than the {n_clients} clients there "
-            "are; pass a smaller number, or a share such as 0.5."
+            f"clients_per_round={share!r} is more than the number of clients, "
+            f"{n_clients}; pass a smaller number, or a share such as 0.5."
         )
     if size == n_clients:
         return runner
     if runner.cohort != "full" or runner.cohort_size is not None:
         raise ValueError(
-            f"Both clients_per_round={share!r} and the runner (cohort="
-            f"{runner.cohort!r}, cohort_size={runner.cohort_size!r}) say who takes "
-            "part in a round; leave one of them out."
+            f"Both clients_per_round={share!r} and the runner "
+            f"(cohort={runner.cohort!r}, cohort_size={runner.cohort_size!r}) select "
+            "the clients of a round; leave one of them out."
         )
     if sampling == "poisson":
         return replace(runner, cohort="poisson", cohort_size=int(size))
@@ -139,7 +140,7 @@ def make_runner(
 def choose_weighting(
     weighting: str, model: PrivacyModel, clip: float | None
 ) -> Literal["examples", "uniform"]:
-    """Weighting in use; by examples only where no bound is broken by it."""
+    """Weighting in use; 'examples' only if updates are not clipped."""
     if weighting == "uniform" or (weighting == "auto" and clip is not None):
         return "uniform"
     if weighting == "examples" and model.private:
@@ -157,7 +158,7 @@ def choose_weighting(
 
 
 def choose_clip(clip: Any, model: PrivacyModel) -> float | None:
-    """Bound in use; None where nothing asks for one."""
+    """Clip in use; None if there is none."""
     if clip == "auto":
         return AUTO_CLIP if model.private else None
     return float(clip)
@@ -174,15 +175,15 @@ def choose_cohort(
         return 1 if release else auto_cohort(network)
     if release and int(cohort_size) > 1:
         raise ValueError(
-            f"cohort_size={cohort_size} computes clients together, and the last digits "
-            "of what one sends may depend on others. Under eps without random_state "
-            "use cohort_size=1 or 'auto'."
+            f"cohort_size={cohort_size} trains several clients in one call, where the "
+            "rounding of an update may depend on other clients. Under eps without "
+            "random_state use cohort_size=1 or 'auto'."
         )
     return int(cohort_size)
 
 
 def refuse_private(training: ClientTraining, model: PrivacyModel) -> None:
-    """Raise for what no bound covers."""
+    """Raise ValueError for settings whose contributions are not bounded."""
     if not model.private:
         return
     if model.unit == "example":
@@ -199,18 +200,19 @@ def refuse_private(training: ClientTraining, model: PrivacyModel) -> None:
     if "global_counts" in training.objective.needs:
         raise ValueError(
             f"{training.objective!r} needs the class counts over all clients, which "
-            "no budget pays for. Use counts='local', or fit with eps=None."
+            "the privacy budget does not cover. Use counts='local', or fit with "
+            "eps=None."
         )
 
 
 def refuse_lost_memory(training: ClientTraining, runner: FederatedRunner) -> None:
-    """Raise where what clients remember would be lost between rounds."""
+    """Raise ValueError if the state of clients would be lost between rounds."""
     if not training.remembers:
         return
     if runner.checkpoint is not None:
         raise ValueError(
             "Clients keep vectors from round to round (SCAFFOLD, MOON), and a "
-            "checkpoint holds the server only: a run that is taken up again would end "
+            "checkpoint holds the server state only: a resumed run would end "
             "differently. Leave checkpoint out."
         )
     if runner.backend == "loky":

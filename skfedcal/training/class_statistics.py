@@ -1,4 +1,4 @@
-"""Class statistics of features: what clients send, and sums of them; numpy only.
+"""Class statistics of features: client sums and their totals, in numpy only.
 
 - Counts, sums and second moments of features by class, exact under any partition.
 
@@ -36,8 +36,8 @@ from skfedcal.contract import (
 N_PARTS = 3
 _BITS = 17
 
-# What a unit of each part is worth, in sums of features and of their products: those
-# of first parts, of first and second ones, and of the rest.
+# Value of a unit of each part, in sums of features and of their products: those of
+# first parts, of first and second ones, and of the rest.
 _SCALES_FIRST = tuple(2.0 ** (-_BITS * (i + 1)) for i in range(N_PARTS))
 _SCALES_SECOND = tuple(2.0 ** (-_BITS * (i + 2)) for i in range(N_PARTS))
 
@@ -280,7 +280,7 @@ def packing(n_features: int) -> Array:
 
 
 def _vectors(sums: dict[str, Array]) -> Array:
-    """One vector per client whose length is the true one of its sums."""
+    """One vector per client whose L2 norm is that of its sums as matrices."""
     n_clients = len(sums["counts"])
     first = joined(np.moveaxis(sums["first"], 1, 0), _SCALES_FIRST)
     second = joined(np.moveaxis(sums["second"], 1, 0), _SCALES_SECOND)
@@ -321,7 +321,7 @@ class ClassStatistics:
     r"""Rows, sums and second moments of features, by class.
 
     Statistics of two sets of rows add up to those of both, whichever client holds which
-    row, and clients with one row of a class, or none, need no exception.
+    row, and clients with one row of a class, or none, need no special treatment.
 
     Parameters
     ----------
@@ -355,7 +355,7 @@ class ClassStatistics:
         if not fits or s2.shape not in (square, (len(n), *square)):
             raise ValueError(
                 f"n, s1 and s2 of shapes {n.shape}, {s1.shape} and {s2.shape} do not "
-                "fit; expected (C,), (C, d) and (C, d, d), or (d, d) if pooled."
+                "match; expected (C,), (C, d) and (C, d, d), or (d, d) if pooled."
             )
         for name, value in (("n", n), ("s1", s1), ("s2", s2)):
             object.__setattr__(self, name, value)
@@ -398,13 +398,13 @@ class ClassStatistics:
 
     @classmethod
     def from_vector(cls, vector: ArrayLike, n_classes: int, n_features: int) -> Self:
-        """Statistics from what `vector` returned, pooled if its length says so."""
+        """Statistics from the result of `vector`, pooled or not by its length."""
         values = np.asarray(vector, np.float64)
         pairs, head = n_pairs(n_features), n_classes * (1 + n_features)
         if values.shape not in ((head + pairs,), (head + n_classes * pairs,)):
             raise ValueError(
-                f"A vector of shape {values.shape} holds no statistics of {n_classes} "
-                f"classes and {n_features} features."
+                f"A vector of shape {values.shape} does not match statistics of "
+                f"{n_classes} classes and {n_features} features."
             )
         n, s1, s2 = np.split(values, [n_classes, head])
         packed = s2.reshape(-1, pairs) / packing(n_features)
@@ -412,7 +412,7 @@ class ClassStatistics:
         return cls(n, s1.reshape(n_classes, n_features), full)
 
     def vector(self, *, pooled: bool = True) -> FloatArray:
-        """All sums in one vector, whose length is the true one of the matrices.
+        """All sums in one vector, whose L2 norm is that of the matrices.
 
         Each entry off the diagonal stands for two and is multiplied by sqrt(2).
         """

@@ -1,10 +1,10 @@
 """Torch modules: import torch, build a module, run it, its parameters as a vector.
 
-- The one import of torch, with a clear word where it is not installed.
-- Which shape of a row is meant as which image.
+- Import of torch, with a clear error if it is not installed.
+- Interpretation of the shape of a row as an image.
 - A torch module as a function of one flat vector of parameters.
 - Outputs of a trained module for rows of numpy, piece by piece.
-- From the parameter `module` to a network that can be trained here.
+- Build a trainable network from the parameter `module`.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def check_input_shape(shape: tuple[int, ...], given: tuple[int, ...]) -> None:
     if sides != wanted and sorted(sides) == sorted(wanted):
         raise ValueError(
             f"input_shape={shape!r} has the axes of a row of X, {given!r}, in another "
-            "order; numbers are read in the order that they have, so that images would "
-            "be scrambled. Move the axes of X: np.moveaxis(X, -1, 1) puts channels "
-            "that are last first."
+            "order; reshaping does not move axes, so that images would be scrambled. "
+            "Move the axes of X: np.moveaxis(X, -1, 1) puts the last axis (channels) "
+            "first."
         )
 
 
@@ -97,7 +97,7 @@ def _read(shape: tuple[int, ...]) -> ImageShape:
         return ImageShape((1, shape[0], shape[1]))
     if len(shape) != 3:
         raise ValueError(
-            f"Rows of shape {shape} are no images; pass (height, width), (channels, "
+            f"Rows of shape {shape} are not images; pass (height, width), (channels, "
             "height, width) or (height, width, channels)."
         )
     if shape[-1] in _CHANNELS and shape[0] not in _CHANNELS:
@@ -112,8 +112,8 @@ def _square(size: int) -> tuple[int, int, int]:
         if side and channels * side * side == size:
             return channels, side, side
     raise ValueError(
-        f"Rows of {size} numbers make no square image; pass input_shape, such as "
-        "(1, height, width)."
+        f"Rows of {size} numbers do not form a square image; pass input_shape, such "
+        "as (1, height, width)."
     )
 
 
@@ -128,7 +128,7 @@ class Network:
     Parameters
     ----------
     module : torch.nn.Module
-        Taken as it is; `own` lends one that another thread may use.
+        Used without a copy; `own` returns a copy that another thread may use.
     random : bool, default=False
         Whether training draws random numbers, as dropout does.
     """
@@ -154,7 +154,7 @@ class Network:
 
     @contextmanager
     def own(self) -> Iterator[Network]:
-        """Lend a copy: a call swaps the parameters of the module it is made on."""
+        """Lend a copy, because a call swaps the parameters of its module."""
         # Popping and appending are safe between threads.
         lent = self._spare.pop() if self._spare else self.copy()
         yield lent
@@ -191,7 +191,7 @@ class Network:
         }
 
     def check_features(self) -> None:
-        """Raise if it is not known what the features of the module are."""
+        """Raise ValueError if the features of the module are not defined."""
         _caught(self.head)
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ class Network:
         return functional_call(self.module, params, (x,))
 
     def logits_and_features(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Output of the module, and what went into its last layer."""
+        """Output of the module, and the input of its last layer."""
         with _caught(self.head) as caught:
             logits = self.logits(params, x)
         return logits, caught[-1].flatten(1)
@@ -225,13 +225,13 @@ def features_of(module: nn.Module, x: Tensor) -> Tensor:
 
 
 class _caught:
-    """Collect what goes into a layer while the context is open."""
+    """Collect the inputs of a layer while the context is open."""
 
     def __init__(self, layer: nn.Module | None) -> None:
         if layer is None:
             raise ValueError(
-                "The module has no layer named `head` and no nn.Linear, so that it is "
-                "not known what its features are. Name its last layer `head`."
+                "The module has no layer named `head` and no nn.Linear, so that its "
+                "features are not defined. Name its last layer `head`."
             )
         self._layer = layer
 
@@ -259,7 +259,7 @@ def module_logits(module: nn.Module, rows: Array, device: str = "cpu") -> Array:
 
 
 def module_features(module: nn.Module, rows: Array, device: str = "cpu") -> Array:
-    """What goes into the last layer of a module in evaluation mode."""
+    """Inputs of the last layer of a module in evaluation mode."""
     return _in_pieces(lambda part: features_of(module, part), rows, device)
 
 
@@ -293,7 +293,7 @@ def build_network(
     Parameters
     ----------
     module : str, torch.nn.Module or callable
-        Name of a model, a module (which is copied), or what makes one.
+        Name of a model, a module (which is copied), or a callable that returns one.
     params : mapping, default=None
         Arguments of a name or a callable.
     row_shape : tuple of int
@@ -309,8 +309,8 @@ def build_network(
     if isinstance(module, torch.nn.Module):
         if params:
             raise ValueError(
-                f"module_params={dict(params)!r} cannot change a module that is built "
-                "already; pass a name or a callable as `module`."
+                f"module_params={dict(params)!r} cannot be applied to a module that "
+                "is already built; pass a name or a callable as `module`."
             )
         made = deepcopy(module)
     else:
@@ -331,7 +331,7 @@ def build_network(
 
 
 def takes_tokens(module: nn.Module) -> bool:
-    """Whether the module looks up whole numbers, and so is not given floats."""
+    """Whether the module takes tokens (integers) instead of floats."""
     return _n_tokens(module) > 0
 
 
@@ -355,7 +355,7 @@ def auto_cohort(network: Network) -> int:
 
 
 def refuse_batch_statistics(module: nn.Module) -> None:
-    """Raise for layers that mix the rows of a batch."""
+    """Raise ValueError for layers that mix the rows of a batch."""
     from torch import nn
 
     for name, part in module.named_modules():
@@ -422,28 +422,28 @@ def _probe(
 
 
 def _channels_hint(row_shape: tuple[int, ...]) -> str:
-    """Way out for images with channels last, which torch takes second."""
+    """Hint for images with channels last, which torch expects second."""
     if len(row_shape) != 3 or row_shape[-1] not in (1, 3, 4):
         return ""
     return " Images with channels last: np.moveaxis(X, -1, 1) puts them first."
 
 
 def _versions(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """What shows that a buffer was replaced or written to, by its name."""
+    """Version of each buffer, by name; it changes with every write."""
     return {
         name: (id(buffer), buffer._version) for name, buffer in module.named_buffers()
     }
 
 
 def _refuse_changed(module: nn.Module, kept: dict[str, tuple[int, int]]) -> None:
-    """Raise if a step changed a buffer: the next client would see this one's rows."""
+    """Raise ValueError if a step changed a buffer, which would leak between clients."""
     for name, version in _versions(module).items():
         if name in kept and kept[name] != version:
             raise ValueError(
                 f"{type(module).__name__} changes its buffer {name!r} in training. A "
                 "client's training would then depend on the rows of clients before "
-                "it, and buffers are not averaged. Use layers that keep nothing, such "
-                "as nn.GroupNorm."
+                "it, and buffers are not averaged. Use layers without state, such as "
+                "nn.GroupNorm."
             )
 
 
@@ -464,13 +464,13 @@ def as_input(rows: Array, module: nn.Module) -> Array:
 def _tokens(rows: Array, n_tokens: int) -> Array:
     if rows.dtype.kind == "f" and (rows != np.floor(rows)).any():
         raise ValueError(
-            "The module looks up tokens (it has an nn.Embedding), but X holds numbers "
-            "that are not whole."
+            "The module looks up tokens (it has an nn.Embedding), but X holds "
+            "numbers that are not integers."
         )
     if rows.size and not 0 <= rows.min() <= rows.max() < n_tokens:
         raise ValueError(
-            f"X holds tokens from {rows.min():g} to {rows.max():g}; the module knows "
-            f"those from 0 to {n_tokens - 1} (module_params={{'n_tokens': ...}} of "
-            "'char_lstm')."
+            f"X holds tokens from {rows.min():g} to {rows.max():g}; the module "
+            f"accepts those from 0 to {n_tokens - 1} (module_params={{'n_tokens': "
+            f"...}} of 'char_lstm')."
         )
     return np.ascontiguousarray(rows, dtype=np.int64)

@@ -81,5 +81,5 @@ def test_interval_is_normal_without_range_and_cut_to_the_range():
 
 @pytest.mark.parametrize("ci", [0, 1, 95])
 def test_a_wrong_level_is_refused(ci):
-    with pytest.raises(ValueError, match="level of confidence"):
+    with pytest.raises(ValueError, match="confidence level"):
         make_estimate(0.5, 0.1, 0.0, ci=ci)

@@ -30,7 +30,7 @@ def test_quantiles_are_those_of_the_normal_and_of_students_law():
     assert quantile(0.95) == pytest.approx(Z)
     assert quantile(0.9, 7.0) == pytest.approx(stats.t.ppf(0.95, 7))
     for ci in (0, 1, 95):
-        with pytest.raises(ValueError, match="level of confidence"):
+        with pytest.raises(ValueError, match="confidence level"):
             quantile(ci)
 
 

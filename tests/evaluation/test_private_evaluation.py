@@ -142,7 +142,7 @@ def test_weighted_clients_have_a_bound_of_one(draw_scores):
 )
 def test_where_examples_are_protected_clients_have_no_bound(draw_scores, options):
     scores, labels = draw_scores(100)
-    with pytest.raises(ValueError, match="each example by itself"):
+    with pytest.raises(ValueError, match="protects single examples"):
         fit(scores, labels, np.arange(100) % 9, privacy=SourceDP(1.0), **options)
 
 

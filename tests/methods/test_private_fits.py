@@ -152,7 +152,7 @@ def test_clipping_a_histogram_keeps_the_frequencies_of_a_client():
 
 
 def test_noisy_bins_warn_when_rows_do_not_stand_out(fed):
-    with pytest.warns(CalibrationWarning, match="no more than the noise explains"):
+    with pytest.warns(CalibrationWarning, match="cannot be distinguished from noise"):
         FedBinCalibrator(0.5, random_state=0).fit(fed.clients)
 
 

@@ -186,7 +186,7 @@ def test_an_estimator_is_drawn_by_its_probabilities(rows):
         ({"scale": "log"}, "scale"),
         ({"strategy": "kmeans"}, "strategy"),
         ({"n_bins": "many"}, "n_bins"),
-        ({"ci": 2}, "ci=2 is not a level"),
+        ({"ci": 2}, "confidence level .*got 2"),
     ],
 )
 def test_wrong_wishes_are_refused(rows, kwargs, message):

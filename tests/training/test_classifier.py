@@ -182,7 +182,7 @@ def test_tokens_are_not_made_floats(digits):
     clf.fit(X, y, client_ids=ids)
     assert clf.score(X, y) > 0.9
     np.testing.assert_array_equal(clf.predict(X.astype(float)), clf.predict(X))
-    with pytest.raises(ValueError, match="not whole"):
+    with pytest.raises(ValueError, match="not integers"):
         clf.predict(X + 0.5)
     for shift in (-1, 1):
         with pytest.raises(ValueError, match="those from 0 to 4"):
@@ -304,7 +304,7 @@ def test_penalties_without_features_need_no_last_layer(digits):
     plain = small(**params).fit(images, y, client_ids=ids)
     held = small(penalties=Proximal(0.5), **params).fit(images, y, client_ids=ids)
     assert np.abs(flat(held) - flat(plain)).max() > 1e-6
-    with pytest.raises(ValueError, match="what its features are"):
+    with pytest.raises(ValueError, match="features are not defined"):
         small(penalties=Contrastive(), **params).fit(images, y, client_ids=ids)
 
 
@@ -322,7 +322,7 @@ def test_penalties_without_features_need_no_last_layer(digits):
 )
 def test_what_is_no_loss_or_penalty_is_refused(digits, params):
     X, y, _ = digits
-    with pytest.raises(TypeError, match=r"is no (loss|penalty); pass an object"):
+    with pytest.raises(TypeError, match=r"is not a (loss|penalty); pass an object"):
         small(**params).fit(X, y)
 
 
@@ -365,7 +365,7 @@ def test_modules_that_cannot_be_trained_are_refused(digits, module, error, messa
 
 def test_module_params_need_something_to_build(digits):
     X, y, _ = digits
-    with pytest.raises(ValueError, match="built already"):
+    with pytest.raises(ValueError, match="already built"):
         small(module=nn.Linear(64, 10), module_params={"hidden": (3,)}).fit(X, y)
 
 
@@ -385,7 +385,7 @@ def test_loss_by_name_and_by_object_agree(digits):
     named = small(loss="cross_entropy").fit(X, y, client_ids=ids)
     given = small(loss=CrossEntropy(), penalties=[]).fit(X, y, client_ids=ids)
     np.testing.assert_array_equal(flat(named), flat(given))
-    with pytest.raises(TypeError, match="is no penalty"):
+    with pytest.raises(TypeError, match="is not a penalty"):
         small(penalties=[Proximal]).fit(X, y)
 
 
@@ -509,7 +509,7 @@ def test_heads_and_privacy(digits):
     X, y, ids = digits
     ledger = PrivacyLedger()
     params = {"eps": 1.0, "classes": range(10), "ledger": ledger}
-    with pytest.raises(ValueError, match="a budget of its own"):
+    with pytest.raises(ValueError, match="its own budget"):
         small(head=FedGaussianHead(), **params).fit(X, y, client_ids=ids)
     private = FedGaussianHead(1.0, max_norm=5.0)
     with pytest.raises(ValueError, match="head_every='end'"):
@@ -563,11 +563,11 @@ def test_a_head_that_would_fail_later_is_refused_before_training_is_paid(digits)
     ledger = PrivacyLedger()
     params = {"eps": 1.0, "classes": range(10), "ledger": ledger}
     head = FedGaussianHead(privacy=CentralDP(1.0, unit="example"), max_norm=5.0)
-    with pytest.raises(ValueError, match="cannot be added up"):
+    with pytest.raises(ValueError, match="cannot be composed"):
         small(head=head, **params).fit(X, y, client_ids=ids)
     net = nn.Sequential(nn.Unflatten(1, (64, 1)), nn.Conv1d(64, 10, 1), nn.Flatten())
     head = FedGaussianHead(1.0, max_norm=5.0)
-    with pytest.raises(ValueError, match="what its features are"):
+    with pytest.raises(ValueError, match="features are not defined"):
         small(module=net, head=head, **params).fit(X, y, client_ids=ids)
     assert len(ledger) == 0
 
@@ -591,7 +591,7 @@ def test_clients_per_round(digits):
     for share, expected in ((3, 3), (0.3, 3), (0.01, 1), (1.0, 10)):
         clf = small(clients_per_round=share).fit(X, y, client_ids=ids)
         assert [r.n_clients for r in clf.history_] == [expected] * 3
-    with pytest.raises(ValueError, match="more than the 10 clients"):
+    with pytest.raises(ValueError, match="more than the number of clients, 10"):
         small(clients_per_round=11).fit(X, y, client_ids=ids)
     runner = FederatedRunner(cohort="permuted", cohort_size=5)
     with pytest.raises(ValueError, match="leave one of them out"):
@@ -745,8 +745,11 @@ def test_labels_of_private_clients_are_named(digits):
     [
         ({"weighting": "examples"}, "weighting='examples' cannot be used with privacy"),
         ({"correction": Scaffold()}, "cannot be used with privacy"),
-        ({"loss": Margin(counts="global")}, "no budget pays for"),
-        ({"cohort_size": 5, "random_state": None}, "cohort_size=5 computes clients"),
+        ({"loss": Margin(counts="global")}, "privacy budget does not cover"),
+        (
+            {"cohort_size": 5, "random_state": None},
+            "cohort_size=5 trains several clients",
+        ),
         ({"eps": None, "privacy": CentralDP(1.0, unit="example")}, "unit='client'"),
         ({"eps": None, "clip": 1.0, "weighting": "examples"}, "grows with its rows"),
     ],

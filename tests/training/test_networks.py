@@ -146,11 +146,13 @@ def test_shapes_are_read_as_images(shape, expected):
 def test_what_cannot_be_built_says_why():
     with pytest.raises(ValueError, match="module='vgg' is unknown; pass one of"):
         build("vgg", (8, 8), 2)
-    with pytest.raises(ValueError, match="Rows of 63 numbers make no square image"):
+    with pytest.raises(
+        ValueError, match="Rows of 63 numbers do not form a square image"
+    ):
         build("cnn", (63,), 2)
     with pytest.raises(ValueError, match="too small for this network, which needs 4"):
         build("cnn", (3, 3), 2)
-    with pytest.raises(ValueError, match="are no images"):
+    with pytest.raises(ValueError, match="are not images"):
         build("cnn", (2, 3, 4, 5), 2)
     with pytest.raises(ValueError, match="needs rows of tokens"):
         build("char_lstm", (8, 8), 2)

@@ -143,13 +143,13 @@ def test_vector_keeps_the_true_length_and_all_values(pooled):
 
 def test_wrong_shapes_are_refused():
     stats = ClassStatistics.from_data(np.ones((3, 2)), [0, 1, 1], 2)
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="do not match"):
         ClassStatistics(np.ones(3), np.ones((2, 2)), np.ones((2, 2)))
     with pytest.raises(ValueError, match="cannot be added"):
         stats + stats.pool()
     with pytest.raises(ValueError, match="are pooled over classes"):
         stats.pool().cov()
-    with pytest.raises(ValueError, match="holds no statistics"):
+    with pytest.raises(ValueError, match="does not match statistics"):
         ClassStatistics.from_vector(np.ones(4), 2, 2)
     with pytest.raises(ValueError, match="outside of range"):
         ClassStatistics.from_data(np.ones((2, 2)), [0, 2], 2)

@@ -1,6 +1,6 @@
 """FedAccTempCalibrator: the temperature at which confidence equals accuracy.
 
-- Which search FedAccTempCalibrator runs, over which temperatures; all of it public.
+- Choice of the search and its temperatures, from public values only.
 - Federated accuracy temperature scaling.
 """
 
@@ -66,12 +66,12 @@ _MAX_PUBLIC = 5000
 
 
 def choose_search(params: FedAccTempCalibrator, private: bool) -> Search:
-    """Search for an objective, as given or the best one.
+    """Search method for an objective: as given, or the best one.
 
     Parameters
     ----------
     params : FedAccTempCalibrator
-        For its parameters.
+        Estimator whose parameters are read.
     private : bool
         Whether there is noise.
 
@@ -86,48 +86,48 @@ def choose_search(params: FedAccTempCalibrator, private: bool) -> Search:
     if params.search == "auto":
         if params.n_queries != "auto":
             raise ValueError(
-                f"n_queries={params.n_queries!r} has no meaning for the exact search "
-                "that search='auto' takes without noise; pass a search, or eps."
+                f"n_queries={params.n_queries!r} is not used by the exact search that "
+                "search='auto' selects without noise; pass a search, or eps."
             )
         return EXACT[params.objective]
     if params.search not in allowed:
         raise ValueError(
-            f"search={params.search!r} does not know objective={params.objective!r}; "
-            f"pass one of {('auto', *allowed)}."
+            f"search={params.search!r} does not support "
+            f"objective={params.objective!r}; pass one of {('auto', *allowed)}."
         )
     return params.search
 
 
 def choose_queries(n_queries: int | Literal["auto"], search: str, noise: float) -> int:
-    """Temperatures to ask, given the noise of one number per unit."""
+    """Number of temperatures to query, given the noise per unit."""
     if n_queries == "auto":
         if search in _USUAL:
             return _USUAL[search]
         return next(n for least, n in _POINTS if noise >= least)
     if n_queries < _FEWEST[search]:
         raise ValueError(
-            f"n_queries={n_queries} is too few for search={search!r}, which needs "
-            f"{_FEWEST[search]} at least."
+            f"n_queries={n_queries} is too few for search={search!r}, which needs at "
+            f"least {_FEWEST[search]}."
         )
     return int(n_queries)
 
 
 def n_asked(total: Mapping[str, Array]) -> int:
-    """Temperatures of one round, from what it released."""
+    """Number of temperatures that were queried in a round, from its release."""
     if "parts" in total:
         return (len(total["parts"]) + 1) // 2
     return len(total["gaps"]) if "gaps" in total else 1
 
 
-def doubt(cal: FedAccTempCalibrator, private: bool) -> str | None:
-    """What is to be said about a fitted temperature, or None."""
+def warning_text(cal: FedAccTempCalibrator, private: bool) -> str | None:
+    """Text of the warning about a fitted temperature, or None."""
     low, high = (float(v) for v in cal._range())
     start, stop = cal.temperature_interval_
     if cal._bounded:
         return (
-            f"No temperature inside temperature_range={(low, high)} is the optimum: "
-            f"stopped at T = {cal.temperature_:.4g}. The range may be too narrow, or "
-            "the rows all right, all wrong, or without information about the labels."
+            f"No optimum inside temperature_range={(low, high)}: stopped at T = "
+            f"{cal.temperature_:.4g}. The range may be too narrow, or the predictions "
+            "may be all correct, all wrong, or unrelated to the labels."
         )
     if not cal._converged:
         return (
@@ -141,28 +141,28 @@ def doubt(cal: FedAccTempCalibrator, private: bool) -> str | None:
         )
     if cal._gain and (cal.temperature_ < start or cal.temperature_ > stop):
         return (
-            f"search={cal.search_!r} ended at T = {cal.temperature_:.3g}, outside of "
-            f"the interval that its answers give, {start:.3g} to {stop:.3g}: noise led "
-            "it astray, or there were too few queries. search='two_point' weighs all "
-            "answers."
+            f"search={cal.search_!r} ended at T = {cal.temperature_:.3g}, outside the "
+            f"interval {start:.3g} to {stop:.3g} that follows from all its answers: "
+            "the noise misled the search, or there were too few queries. "
+            "search='two_point' combines all answers."
         )
     return None
 
 
 def less_noise(model: PrivacyModel) -> str:
-    """Way to less noise at the same eps, for a message; '' where there is none."""
+    """Hint for less noise at the same eps, for a message; '' if there is none."""
     from skfedcal.privacy.models import SourceDP
 
     other = "DistributedDP(eps, unit='example')"
     if isinstance(model, SourceDP):
         return f", and so would noise that is added once: {other}"
     if model.unit == "client":
-        return f", and so would noise that hides single rows: {other}"
+        return f", and so would privacy for single rows instead of clients: {other}"
     return ""
 
 
 def checked_range(temperature_range: ArrayLike, prior_temperature: float) -> Array:
-    """Lowest and highest temperature; raises for what is no range around the prior."""
+    """Lowest and highest temperature; raises unless they enclose the prior."""
     pair = read_array(temperature_range, "temperature_range")
     good = pair.shape == (2,) and pair.dtype.kind in "iuf"
     if not good or not 0 < pair[0] < pair[1] < np.inf:
@@ -209,18 +209,19 @@ class FedAccTempCalibrator(BaseCalibrator):
     """Divide all logits by the temperature at which confidence equals accuracy.
 
     Confidence is the probability of the predicted class. Its mean falls as the
-    temperature rises; where it equals the accuracy, the model is right as often as it
-    says. A row moves the gap between the two by at most 1, so that little noise hides
-    it: a method for few labelled rows at some sources, such as hospitals after a change
-    of scanner.
+    temperature rises; where it equals the accuracy, the model is as accurate as it
+    claims. A row moves the gap between the two by at most 1, so that little noise
+    protects it: a method for few labelled rows at some sources, such as hospitals after
+    a change of scanner.
 
     Parameters
     ----------
     eps : float, default=None
-        Budget of differential privacy for a whole client. None adds no noise. To
-        protect single rows pass `privacy`.
+        Privacy budget epsilon for a whole client (client-level differential privacy).
+        None adds no noise. To protect single rows pass `privacy`.
     delta : float, default=None
-        Accepted as everywhere and not needed: Laplace noise has a pure `eps`.
+        Accepted for a uniform interface and not used: Laplace noise gives pure
+        eps-differential privacy.
     objective : {'accuracy', 'nll', 'ece'}, default='accuracy'
         'accuracy': mean confidence equals accuracy. 'nll': least log loss. 'ece': least
         calibration error of the predicted class in `n_bins` bins.
@@ -228,47 +229,47 @@ class FedAccTempCalibrator(BaseCalibrator):
         'two_point': two to six temperatures in one round, and the posterior mean; for
         'accuracy'. 'bisect': the sign of the gap, or of the slope of the log loss, one
         temperature a round. 'golden': golden section on the size of the objective, as
-        the paper has it. 'auto': under noise 'two_point' for 'accuracy', 'bisect' for
+        in the paper. 'auto': under noise 'two_point' for 'accuracy', 'bisect' for
         'nll', 'golden' for 'ece'; without noise the exact optimum.
     n_queries : int or 'auto', default='auto'
-        Temperatures at which clients are asked; they share the budget. K steps of
-        golden section are K + 1 queries. 'auto' is 6 for 'golden' and 4 for 'bisect';
-        for 'two_point' 2, 4 or 6, the fewer the larger the noise.
+        Number of temperatures that clients are queried for; they share the budget. K
+        steps of golden section are K + 1 queries. 'auto' is 6 for 'golden' and 4 for
+        'bisect'; for 'two_point' 2, 4 or 6, the fewer the larger the noise.
     temperature_range : tuple of float, default=(0.25, 32.0)
         Lowest and highest temperature.
     loss_clip : float, default=10.0
         Bound on the log loss of a row for 'golden', on its slope in 1 / T for 'bisect'.
     clip : float or 'auto', default='auto'
-        Rows that a client counts for at most where it is protected as a whole: sums
-        over more rows are scaled down to so many. With fewer it counts for less, under
-        the same noise: pass about as many as most clients have. 'auto' is 10.
+        Maximum weight of a client, in rows, under client-level privacy: sums over more
+        rows are scaled down to this number. A client with fewer rows counts less under
+        the same noise, so pass about as many as most clients have. 'auto' is 10.
     n_bins : int, default=15
         Equal-width bins of confidence for 'ece'.
     public_logits : array-like of shape (n_samples, n_columns), default=None
         Rows of the same model without labels, of the form given to `fit`, that you
         declare public: the curve of their mean confidence over T is added to a built-in
         family of such curves, as its most likely one. It helps little, and only under
-        noise. They are part of no sum, and nothing hides them.
+        noise. These rows enter no sum and are not protected.
     prior_temperature : float, default=1.0
-        Temperature to be kept where nothing is learnt, and centre of the prior.
+        Temperature that is kept if nothing is learnt, and centre of the prior.
     if_improves : bool, default=True
-        Use `prior_temperature` where, under privacy, the releases say no more about T
-        than was known before (`improves_`).
+        Under privacy, use `prior_temperature` if the released values add no information
+        about T to the prior (`improves_`).
     privacy : privacy model, default=None
-        Other settings of privacy, instead of `eps` and `delta`: SourceDP, CentralDP,
+        Privacy model to use instead of `eps` and `delta`: SourceDP, CentralDP,
         DistributedDP or SecureAggregation.
     ledger : PrivacyLedger, default=None
-        Account that is debited before any client is asked.
+        Ledger that is charged before any client is contacted.
     classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None takes column names that are
-        the labels, else the sorted labels of y.
+        Labels of the logit columns, in column order. None uses the column names if they
+        are the labels, otherwise the sorted labels of y.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        What the columns of X hold; never guessed.
+        Type of the scores in X; it is never inferred from the data.
     runner : FederatedRunner, default=None
         Rounds, cohorts, engine and checkpoint.
     random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes a
-        simulation that can be repeated and guarantees nothing.
+        None draws noise and cohorts from the operating system. A seed makes the fit
+        reproducible, and a simulation without a privacy guarantee.
 
     Attributes
     ----------
@@ -276,25 +277,25 @@ class FedAccTempCalibrator(BaseCalibrator):
         The temperature, inside `temperature_range`. Predictions divide by
         `prior_temperature` instead where `improves_` is false and `if_improves` true.
     temperature_interval_ : ndarray of shape (2,)
-        Nominal 95 % interval for the temperature of the population: chance in the rows,
-        noise, and what the family of curves leaves open. It takes all answers together:
-        where 'bisect' or 'golden' was led astray by noise, `temperature_` is outside.
-        NaN for 'nll' and 'ece'.
+        Nominal 95 % interval for the temperature of the population, which accounts for
+        sampling, noise, and uncertainty about the curve. It combines all answers: where
+        noise misled 'bisect' or 'golden', `temperature_` is outside. NaN for 'nll' and
+        'ece'.
     search_ : {'two_point', 'bisect', 'golden', 'newton', 'grid'}
         The search that was used; the last two are exact.
     n_queries_ : int
-        Temperatures at which clients were asked.
+        Number of temperatures that clients were queried for.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     improves_ : bool
-        Whether the releases, under privacy, narrowed what was known about T; always
-        without.
+        Under privacy, whether the released values narrowed the prior of T; always True
+        without privacy.
     n_clients_, n_rounds_ : int
         Clients seen and rounds run.
     privacy_ : PrivacyReport
         The guarantee of this fit.
     history_ : list of RoundRecord
-        What each round cost and what the server saw.
+        Privacy cost of each round and the values that the server received.
 
     See Also
     --------
@@ -303,20 +304,21 @@ class FedAccTempCalibrator(BaseCalibrator):
 
     Notes
     -----
-    Whom to protect from whom, from the least noise to the most, with d sources of n
-    rows: ``CentralDP(eps, unit="example")``, or ``DistributedDP`` where no server is to
-    see exact sums, adds noise once; ``SourceDP(eps)`` adds that of every source, so
-    that a row is safe if all others conspire, at sqrt(d) times the noise; `eps` alone
-    hides a source as a whole, at n times the noise per row. In the first two a row is
-    one person's only row.
+    Trust models, from the least noise to the most, with d sources of n rows:
+    ``CentralDP(eps, unit="example")``, or ``DistributedDP`` where no server is to see
+    exact sums, adds noise once; ``SourceDP(eps)`` adds noise at every source, so that a
+    row is protected even if all other parties collude, at sqrt(d) times the noise;
+    `eps` alone protects a source as a whole, at n times the noise per row. The first
+    two assume that each person has only one row.
 
     'two_point' sends the gap of a row in steps from one temperature to the next, whose
     L1 norm is at most 1. The gap at each of m temperatures then has noise of variance
     ``2 m / eps**2``, where m separate queries have ``2 m**2 / eps**2``. The posterior
     compares the gaps with curves of rows whose predicted class leads all others by a
-    gamma law, of any accuracy and several shapes; a curve may leave them by a smooth
-    random one that is zero at the root. The prior of log T is Student's law with 3
-    degrees of freedom and a scale of 0.4 below and 0.8 above `prior_temperature`.
+    gamma-distributed margin, of any accuracy and several shapes; a curve may deviate
+    from them by a smooth random function that is zero at the root. The prior of log T
+    is Student's t distribution with 3 degrees of freedom and a scale of 0.4 below and
+    0.8 above `prior_temperature`.
 
     'golden' is Algorithm 1 of the paper with a new point inside the new bracket, and
     without its last query, whose answer is not used. As printed it asks 7 times for
@@ -434,13 +436,14 @@ class FedAccTempCalibrator(BaseCalibrator):
         )
 
     def _full_rows(self, setting: FitSetting) -> float:
-        """Rows of a client that counts fully; 0 for sums without a bound."""
+        """Rows from which on a client has full weight; 0 for sums without a bound."""
         whole = setting.private and setting.unit == "client"
         if not isinstance(self.clip, str):
             if not whole:
                 raise ValueError(
-                    f"clip={self.clip!r} bounds what a client sends that is protected "
-                    "as a whole; leave it out for unit='example' and without noise."
+                    f"clip={self.clip!r} bounds the contribution of a client under "
+                    "client-level privacy; leave it out for unit='example' and "
+                    "without noise."
                 )
             return float(self.clip)
         if whole:
@@ -448,7 +451,7 @@ class FedAccTempCalibrator(BaseCalibrator):
         return 1.0 if setting.private else 0.0
 
     def _noise_per_unit(self, setting: FitSetting) -> float:
-        """Spread of one Laplace draw in a sum, if all of eps went into it."""
+        """Standard deviation of the Laplace noise of one sum that uses all of eps."""
         from skfedcal.privacy.models import SourceDP
 
         if not setting.private:
@@ -477,7 +480,7 @@ class FedAccTempCalibrator(BaseCalibrator):
     def _after_fit(self, setting: FitSetting) -> None:
         self.search_ = choose_search(self, setting.private)
         self.n_queries_ = sum(n_asked(record.total) for record in self.history_)
-        text = doubt(self, setting.private)
+        text = warning_text(self, setting.private)
         if text is not None:
             warnings.warn(text, CalibrationWarning, stacklevel=4)
 
@@ -487,11 +490,11 @@ class FedAccTempCalibrator(BaseCalibrator):
         use = (
             f"Predictions keep {kept}; if_improves=False uses temperature_"
             if self.if_improves
-            else f"temperature_ is used all the same; if_improves=True keeps {kept}"
+            else f"temperature_ is used anyway; if_improves=True keeps {kept}"
         )
         warnings.warn(
-            "The releases say hardly more about the temperature than was known before. "
-            f"{use}. More rows or a larger eps would help{other}.",
+            "The released values add hardly more information about the temperature "
+            f"than the prior. {use}. More rows or a larger eps would help{other}.",
             CalibrationWarning,
             stacklevel=4,
         )
@@ -507,7 +510,7 @@ class FedAccTempCalibrator(BaseCalibrator):
         if self.search_ not in known:
             raise ValueError(f"search_={self.search_!r} is unknown")
         if type(self.n_queries_) is not int:
-            raise ValueError(f"n_queries_={self.n_queries_!r} is no whole number")
+            raise ValueError(f"n_queries_={self.n_queries_!r} is not an integer")
 
     def _calibrate(self, logits: Array) -> Array:
         logits /= logits.dtype.type(self.temperature_)

@@ -1,11 +1,11 @@
-"""What noisy gaps between accuracy and confidence say about the temperature.
+"""Posterior of the temperature from noisy gaps between accuracy and confidence.
 
-The gap ``accuracy - mean confidence at T`` rises with T and crosses zero at the
-temperature that is sought. What it looks like on the way is much the same for all
-classifiers: that of rows whose predicted class leads all others by a lead with a gamma
-law. The family has two parameters, the accuracy and the shape of the law; a curve may
-leave it by a smooth random one that is zero at the root. With a prior for the root, and
-noise of known size, the posterior of ``log T`` is a sum over a grid.
+The gap ``accuracy - mean confidence at T`` rises with T and crosses zero at the optimal
+temperature. Its shape is similar for all classifiers: that of rows whose predicted
+class leads all others by a gamma-distributed margin. The family has two parameters, the
+accuracy and the shape of the gamma distribution; a curve may deviate from it by a
+smooth random function that is zero at the root. With a prior for the root, and noise of
+known size, the posterior of ``log T`` is a sum over a grid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from skfedcal.contract import Array
 
 # Public constants, chosen on synthetic logits and the outputs of real networks.
 # Prior of log T: Student's law with 3 degrees of freedom, wider above the centre, as
-# shifted data make networks too sure far more often than not sure enough.
+# shifted data make networks overconfident far more often than underconfident.
 _SCALE_BELOW, _SCALE_ABOVE = 0.4, 0.8
 # Shapes of the gamma law (small: rows differ much) and the normal prior of their
 # logarithm; logits of the accuracy, scaled from chance to 1, and their normal prior.
@@ -45,7 +45,7 @@ _LEARNT = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """Of ``log T``: mean, standard deviation, 95 % interval; `prior_sd` before it."""
+    """Posterior of ``log T``: mean, deviation, 95 % interval; `prior_sd` before it."""
 
     mean: float
     sd: float
@@ -55,7 +55,7 @@ class Posterior:
 
     @property
     def learnt(self) -> bool:
-        """Whether the releases narrowed what was known beforehand."""
+        """Whether the posterior is narrower than the prior."""
         return self.sd < _LEARNT * self.prior_sd
 
 
@@ -70,7 +70,7 @@ class GapCurves:
     low, high : float
         Range of ``log T``.
     center : float, default=0.0
-        Most likely ``log T`` before anything is known.
+        Centre of the prior of ``log T``.
     public_curve : tuple of float, default=()
         Mean confidence of public rows on `CURVE_GRID`, the most likely curve.
     """
@@ -93,9 +93,9 @@ class GapCurves:
         gaps : ndarray of shape (m,)
             Gap per row.
         noise : ndarray of shape (m, m)
-            Covariance of the noise in them.
+            Covariance of the noise in the gaps.
         n_rows : float
-            Rows that they are a mean of.
+            Number of rows over which the gaps are averaged.
         """
         grid = np.linspace(self.low, self.high, _N_POINTS)
         prior_sd = _moments(grid, _normalised(self._log_prior(grid)))[1]
@@ -158,7 +158,7 @@ def _accuracies(n_classes: int) -> Array:
 
 @lru_cache(maxsize=64)
 def _gamma_curve(n_classes: int, shape: float) -> Array:
-    """Mean confidence if one logit leads all others, by a gamma law of mean 1."""
+    """Mean confidence if one logit leads the others by a gamma variable of mean 1."""
     log_lead = np.linspace(-9.0, 3.5, 400)
     lead = np.exp(log_lead)
     weight = np.exp(shape * (log_lead - lead))
@@ -168,13 +168,13 @@ def _gamma_curve(n_classes: int, shape: float) -> Array:
 
 
 def _below(curve: Array, n_classes: int, away: Array) -> Array:
-    """Confidence so far away from where it equals each of the accuracies."""
+    """Confidence at this distance from where it equals each of the accuracies."""
     start = np.interp(-_accuracies(n_classes), -curve, CURVE_GRID)
     return np.interp(away[:, :, None] + start, CURVE_GRID, curve)
 
 
 def _freedom(away: Array) -> Array:
-    """Covariance of how far a curve leaves the family, at points away from the root.
+    """Covariance of the deviation of a curve from the family, at offsets from the root.
 
     A smooth random curve (Matern 3/2) less its value at the root.
     """

@@ -1,27 +1,27 @@
-"""Accuracy temperature: what clients send, and what the server does with it.
+"""Accuracy temperature: client sums and server updates.
 
-- The predicted class of a row: how far it leads, its confidence, whether it is right.
+- The predicted class of a row: its margin, confidence and correctness.
 
   Every operation acts on each row alone, so that a row gives the same bits in any
   block, for one client or many.
 
 - Exact accuracy temperature: the root of the summed gap, by Halley's method.
 
-- Accuracy temperature from the gap at a few temperatures, asked at once.
+- Accuracy temperature from the gap at a few temperatures, queried in one round.
 
   The gap of a row at rising temperatures ``T_1 < ... < T_m`` is ``1 - p_i`` if its
   prediction is right and ``-p_i`` if it is wrong, where the confidence ``p_i`` falls
   with T. Sent as they are, m such numbers have an L1 norm of up to m. A row instead
-  sends the steps from one to the next: what all temperatures share, the falls of
-  confidence of right and those of wrong rows. These have an L1 norm of at most 1 for
-  any m, and each gap is a sum of m of them: its noise has m times the variance of one
-  number, not m**2.
+  sends differences: the part that all temperatures share, and the decreases of
+  confidence, separately for correct and wrong predictions. These have an L1 norm of at
+  most 1 for any m, and each gap is a sum of m of them: its noise has m times the
+  variance of one number, not m**2.
 
 - Search for a temperature by single noisy queries: golden section or bisection.
 
   Golden section is Algorithm 1 of "Privacy Preserving Recalibration under Domain
-  Shift", with a new point inside the new bracket, and without the query whose answer
-  nobody uses: K steps take K + 1 queries.
+  Shift", with a new point inside the new bracket, and without the last query, whose
+  answer is not used: K steps take K + 1 queries.
 
 - Temperature with the least binned calibration error, by nested grids.
 """
@@ -50,9 +50,9 @@ from skfedcal.methods.buckets import bin_index
 
 
 def leads(block: Block) -> tuple[Array, Array]:
-    """Logits below the largest of their row, and how far the predicted class is right.
+    """Logits minus the largest of their row, and correctness of the predicted class.
 
-    Each of ``k`` classes that share the largest logit is predicted with chance
+    Each of ``k`` classes that share the largest logit is predicted with probability
     ``1 / k``: the order of the columns does not matter.
     """
     gaps = _numerics.center(block.rows.astype(np.float64, order="C", copy=False))
@@ -83,16 +83,16 @@ def confidence_moments(gaps: Array, temperature: float) -> tuple[Array, Array, A
 
 
 def clipped_loss(gaps: Array, labels: Array, temperature: float, clip: float) -> Array:
-    """Log loss of each row, cut at `clip`."""
+    """Log loss of each row, clipped at `clip`."""
     own = gaps[np.arange(len(gaps)), labels] / temperature
     return np.minimum(np.log(_weights(gaps, temperature)[1]) - own, clip)
 
 
 def clipped_slope(gaps: Array, labels: Array, temperature: float, clip: float) -> Array:
-    """Slope of each row's log loss in ``-1 / T``, cut at ``+-clip``.
+    """Slope of each row's log loss in ``-1 / T``, clipped to ``+-clip``.
 
-    It rises with T, and so does the cut slope: where the sum of cut slopes crosses zero
-    is still one place.
+    It increases with T, and so does the clipped slope: the sum of clipped slopes
+    crosses zero only once.
     """
     weights, total = _weights(gaps, temperature)
     mean = np.einsum("ij,ij->i", weights, gaps) / total
@@ -120,9 +120,9 @@ _MAX_REACH = 100.0
 class RootState:
     """Bracket of ``log T``, and the next point inside.
 
-    `seen_low` and `seen_high` tell whether the ends of the bracket were asked,
-    `bounded` that the gap has no root in the range; `sd` is what chance in the rows
-    makes of the root, infinite where there is none.
+    `seen_low` and `seen_high` are true if the ends of the bracket were queried,
+    `bounded` if the gap has no root in the range; `sd` is the sampling deviation of the
+    root, infinite if there is none.
     """
 
     log_t: float
@@ -230,7 +230,7 @@ def _halley(gap: float, slope: float, bend: float) -> float:
 
 
 def _inside(state: RootState, target: float) -> float:
-    """Target, or where to go instead if it is not inside the bracket."""
+    """Target, or a point inside the bracket if the target is outside."""
     if target <= state.low:
         return (state.low + state.high) / 2 if state.seen_low else state.low
     if target >= state.high:
@@ -240,12 +240,12 @@ def _inside(state: RootState, target: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GapState:
-    """Sums so far and the posterior of ``log T`` that they have.
+    """Accumulated sums and their posterior of ``log T``.
 
-    `parts` are what clients sent, `variance` that of the noise in each number, `units`
-    the number of answers that they are a sum of, `asked` that of clients, some of them
-    more than once. `log_t`, `sd`, `low` and `high` describe the posterior; `learnt`
-    tells whether it is narrower than the prior.
+    `parts` are the sums of what clients sent, `variance` is that of the noise in each
+    number, `units` the number of contributions, `asked` the number of queried clients,
+    counted once per round. `log_t`, `sd`, `low` and `high` describe the posterior;
+    `learnt` is true if it is narrower than the prior.
     """
 
     n_classes: int
@@ -277,7 +277,7 @@ class GapParts:
     Parameters
     ----------
     low, high : float
-        Range of ``log T``; the temperatures asked divide it evenly.
+        Range of ``log T``; the queried temperatures divide it evenly.
     center : float, default=0.0
         Most likely ``log T`` before anything is known.
     n_points : int, default=2
@@ -288,8 +288,8 @@ class GapParts:
     public_curve : tuple of float, default=()
         See `GapCurves`.
     n_clients : int, default=0
-        All clients: rounds that ask some of them again bring new noise and no new
-        rows. 0 takes rounds to ask different ones.
+        Number of all clients: rounds that query some of them again add noise and no new
+        rows. 0 assumes that rounds query different clients.
     n_rounds : int, default=1
         Rounds; sums add up.
     """
@@ -305,7 +305,7 @@ class GapParts:
 
     @property
     def points(self) -> Array:
-        """Values of ``log T`` that are asked."""
+        """Values of ``log T`` that are queried."""
         return np.linspace(self.low, self.high, self.n_points + 2)[1:-1]
 
     def init(self, n_classes: int) -> GapState:
@@ -367,7 +367,7 @@ class GapParts:
         return state.rounds >= self.n_rounds
 
     def _n_rows(self, state: GapState) -> float:
-        """Rows behind the sums, each counted once."""
+        """Number of rows in the sums, each counted once."""
         times = state.asked / self.n_clients if self.n_clients else 1.0
         return state.units * max(self.full_rows, 1) / max(times, 1.0)
 
@@ -384,7 +384,7 @@ def answer_spec(
 def client_answer(
     name: str, sums: Array, clients: FederatedDataset, full_rows: float
 ) -> Arrays:
-    """Turn sums over a client's rows into what it sends."""
+    """Convert sums over a client's rows to its contribution."""
     if full_rows:
         return {name: sums / np.maximum(clients.sizes, full_rows)[:, None]}
     rows = clients.sizes.astype(np.float64)
@@ -395,16 +395,16 @@ def client_answer(
 
 
 def answer_units(total: Sums, n_clients: int) -> float:
-    """What a sum is to be divided by: rows where they were sent, else clients."""
+    """Divisor of a sum: the number of rows if it was sent, else of clients."""
     # Clients without rows may make up a whole cohort.
     return float(total["rows"][0]) or 1.0 if "rows" in total else float(n_clients)
 
 
 def gap_steps(n_points: int) -> Array:
-    """Matrix that makes gaps of parts.
+    """Matrix that maps parts to gaps.
 
-    At the j-th temperature: what is shared, plus the falls of right rows before it,
-    less the falls of wrong rows from it on.
+    At the j-th temperature: the shared part, plus the decreases of correct rows before
+    it, minus the decreases of wrong rows from it on.
     """
     before = np.tri(n_points, n_points - 1, -1)
     return np.hstack([np.ones((n_points, 1)), before, before - 1])
@@ -420,12 +420,12 @@ Objective = Literal["accuracy", "nll", "ece"]
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
-    """Bracket of ``log T``, and what was asked so far.
+    """Bracket of ``log T``, and the queries so far.
 
-    `left` and `right` are the scores at the two inner points of golden section, NaN
-    where they are not known; `points`, `values` and `noise` the queries, their answers
-    per unit and the standard deviations of the noise in these; `units` the number of
-    answers in a sum. `log_low`, `log_high` and `learnt` are as in `GapState`.
+    `left` and `right` are the scores at the two inner points of golden section, NaN if
+    not known; `points`, `values` and `noise` the queries, their answers per unit and
+    the standard deviations of the noise in these; `units` the number of answers in a
+    sum. `log_low`, `log_high` and `learnt` are as in `GapState`.
     """
 
     n_classes: int
@@ -452,7 +452,7 @@ class SearchState:
 
     @property
     def interval(self) -> Array:
-        """95 % interval of T; NaN where the objective has none."""
+        """95 % interval of T; NaN if the objective has none."""
         return np.exp([self.log_low, self.log_high])
 
 
@@ -567,7 +567,7 @@ class TemperatureSearch:
         return block.sum_by_client((right - level)[None])
 
     def _judged(self, state: SearchState) -> SearchState:
-        """Say whether the answers are more than noise, and give an interval for T."""
+        """Decide whether the answers differ from noise, and set the interval for T."""
         if self.objective != "accuracy":
             return replace(state, learnt=self._stands_out(state))
         curves = GapCurves(
@@ -587,7 +587,7 @@ class TemperatureSearch:
         )
 
     def _stands_out(self, state: SearchState) -> bool:
-        """Whether slopes differ from 0, or losses among themselves, more than noise."""
+        """Whether slopes differ from 0, or losses from each other, beyond noise."""
         if not state.noise.any():
             return True
         bisect = self.search == "bisect"
@@ -597,7 +597,7 @@ class TemperatureSearch:
 
 
 def bin_gaps(block: Block, right: Array, level: Array, n_bins: int) -> Array:
-    """Gaps of each client's rows, added up by the bin of their confidence."""
+    """Gaps of each client's rows, summed by bin of confidence."""
     n_clients = len(block.offsets) - 1
     owner = np.repeat(np.arange(n_clients), np.diff(block.offsets))
     values = right - level
@@ -614,7 +614,7 @@ def _inner_points(state: SearchState) -> tuple[float, float]:
 
 
 def _golden_step(state: SearchState, score: float) -> SearchState:
-    """Enter a score, and narrow the bracket once both inner points have one."""
+    """Record a score, and narrow the bracket once both inner points have one."""
     if np.isnan(state.left) and np.isnan(state.right):
         return replace(state, left=score)
     left, right = (score, state.right) if np.isnan(state.left) else (state.left, score)
@@ -634,7 +634,7 @@ _EQUAL = 3e-11
 
 @dataclass(frozen=True, slots=True)
 class EceState:
-    """Grid of ``log T`` to ask, and the best point so far."""
+    """Grid of ``log T`` to query, and the best point so far."""
 
     grid: Array
     log_t: float = 0.0
@@ -647,7 +647,7 @@ class EceState:
 
     @property
     def interval(self) -> Array:
-        """There is none: the error has jumps, and many local minima."""
+        """NaN: no interval, because the error has jumps and many local minima."""
         return np.full(2, np.nan)
 
     @property
@@ -663,15 +663,15 @@ class EceState:
 class EceGrid:
     """Minimise the calibration error of the predicted class in bins.
 
-    The error is not unimodal in T: rows move from bin to bin. It is taken on a grid
-    over the whole range, and refined around the least value there.
+    The error is not unimodal in T: rows move from bin to bin. It is computed on a grid
+    over the whole range, which is refined around its minimum.
 
     Parameters
     ----------
     low, high : float
         Range of ``log T``.
     start : float, default=0.0
-        Which of several equal minima: the one nearest to this ``log T``.
+        Of several equal minima, the one nearest to this ``log T`` is taken.
     n_bins : int, default=15
         Equal-width bins of confidence.
     n_rounds : int, default=7

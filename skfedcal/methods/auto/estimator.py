@@ -1,4 +1,4 @@
-"""Choose a calibrator from what is public."""
+"""FedAutoCalibrator: choose a calibrator from public values."""
 
 from __future__ import annotations
 
@@ -78,57 +78,58 @@ class FedAutoCalibrator(BaseCalibrator):
     Parameters
     ----------
     eps : float, default=None
-        Budget of differential privacy for a whole client. None adds no noise.
+        Privacy budget epsilon for a whole client (client-level differential privacy).
+        None adds no noise.
     keep_order : bool, default=False
         Choose a method that never changes the order of classes, nor the accuracy.
     class_prior : 'uniform', 'private', array-like of shape (n_classes,) or None, \
             default=None
-        Public knowledge of the class frequencies in the whole population, one per
-        column of X; only used with `eps`. 'private' spends a part of the budget on
-        them; None: nothing is known.
+        Public class frequencies of the whole population, one per column of X; only used
+        with `eps`. 'private' estimates them with a part of the budget; None: they are
+        not known.
     delta : float, default=None
-        Chance that the bound of `eps` does not hold; None is ``min(1e-5, 1 / (10 K))``
+        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
     clip : float or 'auto', default='auto'
-        Handed to the method, where a number has a meaning of its own; 'auto' is a
+        Passed to the chosen method, which defines the meaning of a number; 'auto' is a
         public constant.
     if_improves : bool, default=True
-        Leave the input as it is where, under `eps`, what was released is no more
-        than noise explains (`improves_`).
+        With `eps`, return the input unchanged if the released values cannot be
+        distinguished from noise (`improves_`).
     privacy : CentralDP or SecureAggregation, default=None
-        Other settings of privacy, instead of `eps` and `delta`.
+        Privacy model to use instead of `eps` and `delta`.
     ledger : PrivacyLedger, default=None
-        Account that is debited before any client is asked.
+        Ledger that is charged before any client is contacted.
     classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None takes column names that are
-        the labels, else the sorted labels of y.
+        Labels of the logit columns, in column order. None uses the column names if they
+        are the labels, otherwise the sorted labels of y.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        What the columns of X hold; never guessed.
+        Type of the scores in X; it is never inferred from the data.
     runner : FederatedRunner, default=None
         Rounds, cohorts, engine and checkpoint.
     random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes a
-        simulation that can be repeated and guarantees nothing.
+        None draws noise and cohorts from the operating system. A seed makes the fit
+        reproducible, and a simulation without a privacy guarantee.
 
     Attributes
     ----------
     choice_ : str
         The chosen calibrator with its options, as it would be written.
     reason_ : str
-        What decided, with its numbers.
+        Reason of the choice, with its numbers.
     calibrator_ : FedTempCalibrator or FedBiasTempCalibrator
         The chosen calibrator, fitted; predicts the same.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     improves_ : bool
-        Whether, under `eps`, the released values say more than noise explains; always
-        without.
+        With `eps`, whether the released values can be distinguished from noise; always
+        True without `eps`.
     n_clients_, n_rounds_ : int
         Clients seen and rounds run.
     privacy_ : PrivacyReport
         The guarantee of this fit.
     history_ : list of RoundRecord
-        What each round cost and what the server saw.
+        Privacy cost of each round and the values that the server received.
 
     See Also
     --------
@@ -138,10 +139,10 @@ class FedAutoCalibrator(BaseCalibrator):
     Notes
     -----
     Without `eps`: class biases, a temperature and residual bins; without the bins if
-    the runner allows fewer than 6 rounds, a temperature if fewer than 3. A runner that
-    leaves clients out of a round gets ``solver='grid'``, which adds up what all rounds
-    bring; Newton steps, of the biases too, follow an optimum that moves with the
-    cohort.
+    the runner allows fewer than 6 rounds, a temperature if fewer than 3. With partial
+    cohorts the choice is ``solver='grid'``, which accumulates the sums of all rounds;
+    Newton steps, also those of the biases, would follow an optimum that changes with
+    the cohort.
 
     With `eps`: for K clients, c classes and a budget of mu in Gaussian differential
     privacy the signal is ``K mu / max(1, sqrt(c / 10))``. Biases are chosen from 60
@@ -196,7 +197,7 @@ class FedAutoCalibrator(BaseCalibrator):
         self.random_state = random_state
 
     def explain(self, n_clients: int, n_classes: int) -> tuple[str, str]:
-        """Tell what `fit` would choose, and why; no data are needed.
+        """Return what `fit` would choose, and why; no data are needed.
 
         Parameters
         ----------
@@ -210,7 +211,7 @@ class FedAutoCalibrator(BaseCalibrator):
         choice : str
             The calibrator, as in `choice_`.
         reason : str
-            What decides, as in `reason_`.
+            Reason of the choice, as in `reason_`.
         """
         self._validate_params()
         model = self._privacy_model()
@@ -287,16 +288,19 @@ class FedAutoCalibrator(BaseCalibrator):
 
 
 def _exact_choice(setting: FitSetting, keep_order: bool, partial: bool) -> Choice:
-    """Choose where sums are exact."""
+    """Choose for exact sums."""
     if partial:
-        reason = "A round leaves clients out, so that sums are added up over rounds."
+        reason = (
+            "Each round has only a part of the clients, so sums are "
+            "accumulated over rounds."
+        )
         return Choice(FedTempCalibrator, reason, {"solver": "grid"})
     n_rounds: Any = setting.n_rounds
     few = n_rounds is not None and n_rounds < _ROUNDS_BINS
     if keep_order:
-        reason = "The order of classes is kept."
+        reason = "keep_order=True excludes class biases."
         return Choice(FedTempCalibrator, reason, {"solver": "grid"} if few else {})
-    allowed = "Sums are exact and the number of rounds is open"
+    allowed = "Sums are exact and the number of rounds is not limited"
     if n_rounds is not None:
         allowed = f"Sums are exact and n_rounds is {n_rounds}"
     if few and n_rounds < _ROUNDS_BIAS:
@@ -306,14 +310,14 @@ def _exact_choice(setting: FitSetting, keep_order: bool, partial: bool) -> Choic
     reason = f"{allowed}; residual bins need {_ROUNDS_BINS}."
     if setting.n_classes >= _MANY_CLASSES:
         options["ridge"] = _RIDGE
-        reason = f"{reason[:-1]}, and {setting.n_classes} classes a ridge."
+        reason = f"{reason[:-1]}, and {setting.n_classes} classes need a ridge."
     return Choice(FedBiasTempCalibrator, reason, options)
 
 
 def _private_choice(
     setting: FitSetting, keep_order: bool, partial: bool, class_prior: ArrayLike | None
 ) -> Choice:
-    """Choose where sums carry noise."""
+    """Choose for noisy sums."""
     reason = _private_obstacle(setting, keep_order, partial)
     if reason:
         return Choice(FedTempCalibrator, reason)
@@ -336,21 +340,23 @@ def _private_choice(
 
 
 def _private_obstacle(setting: FitSetting, keep_order: bool, partial: bool) -> str:
-    """Say what rules class biases out under noise, if anything does."""
+    """Return why class biases are excluded under noise, or None."""
     n_rounds = setting.n_rounds
     if keep_order:
-        return "The order of classes is kept."
+        return "keep_order=True excludes class biases."
     if setting.unit == "example":
-        return "Class biases have no bound for one example."
+        return "Class biases have no sensitivity bound for one example."
     if n_rounds is not None and n_rounds < _ROUNDS_PRIVATE:
         return f"n_rounds is {n_rounds}; class biases need {_ROUNDS_PRIVATE}."
     if partial:
-        return "A round leaves clients out; class biases need all of them."
+        return (
+            "Each round has only a part of the clients; class biases need all of them."
+        )
     return ""
 
 
 def _leaves_clients_out(runner: FederatedRunner | None, n_clients: int) -> bool:
-    """Tell whether a release is made without some of the clients."""
+    """Return whether a release is made without some of the clients."""
     if runner is None:
         return False
     schedule = runner.schedule(TemperatureGrid(), n_clients)

@@ -19,17 +19,17 @@ from skfedcal.methods.temperature.moments import row_sums
 # and curvature in x.
 HEAD = 4
 
-# Bound on a bias, far beyond what rows in doubt can ask for.
+# Bound on a bias, far beyond what ambiguous rows can require.
 BIAS_BOUND = 30.0
 
 
 def arrow_size(n_classes: int) -> int:
-    """Numbers of an answer with the diagonal of the curvature in the biases."""
+    """Length of a contribution with the diagonal of the curvature in the biases."""
     return HEAD + 3 * n_classes
 
 
 def full_size(n_classes: int) -> int:
-    """Numbers of an answer with all products of two classes."""
+    """Length of a contribution with all products of two classes."""
     return HEAD + 2 * n_classes + n_classes * (n_classes - 1) // 2
 
 
@@ -53,7 +53,7 @@ class SoftmaxMoments:
     block : Block
         Rows, labels and clients.
     away : ndarray of shape (n_classes, n_rows)
-        What `gaps` gives for the block.
+        Result of `gaps` for the block.
     beta : float
         Inverse temperature.
     bias : ndarray of shape (n_classes,)

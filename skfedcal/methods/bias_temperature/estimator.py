@@ -37,70 +37,71 @@ class FedBiasTempCalibrator(BaseCalibrator):
     Parameters
     ----------
     eps : float, default=None
-        Budget of differential privacy for a whole client. None adds no noise.
+        Privacy budget epsilon for a whole client (client-level differential privacy).
+        None adds no noise.
     residual : {'bins', None}, default=None
-        'bins' corrects what is left between labels and probabilities, by class and
-        probability, in two more rounds. Not with `eps`.
+        'bins' corrects the remaining difference between labels and probabilities, by
+        class and probability, in two more rounds. Not supported with `eps`.
     ridge : float, default=1e-5
-        Pull of the biases toward 0, as weight of ``|bias_|^2 / 2`` beside the mean log
-        loss. The default keeps the bias of a class without rows finite and changes no
-        other; 1e-3 is better for 100 classes with 50 rows each. Not used with `eps`.
+        Strength of the ridge on the biases: weight of ``|bias_|^2 / 2`` beside the mean
+        log loss. The default keeps the bias of a class without rows finite and changes
+        no other; 1e-3 is better for 100 classes with 50 rows each. Not used with `eps`.
     class_prior : 'uniform', 'private', array-like of shape (n_classes,) or None, \
             default=None
         Class frequencies of the whole population, one per column of X, up to a factor,
-        as public knowledge; only used with `eps`. With them label skew at the clients
-        costs little. Wrong ones do harm: what they are off by ends up in the bias.
-        'uniform' says that classes are equally frequent. None does without them.
-        'private' buys them with a fifth of the budget and a round of its own, which
-        has not been seen to beat None.
+        as public knowledge; only used with `eps`. With them, label skew at the clients
+        costs little accuracy. Wrong frequencies do harm: their error ends up in the
+        bias. 'uniform' means that classes are equally frequent. None does not use them.
+        'private' estimates them in a separate round with a fifth of the budget; in our
+        measurements this was not better than None.
     delta : float, default=None
-        Chance that the bound of `eps` does not hold; None is ``min(1e-5, 1 / (10 K))``
+        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
     clip : float or 'auto', default='auto'
         Bound, under `eps`, on the length of a client's mean residual; 'auto' is 0.04.
         The part for the temperature is bounded as in `FedTempCalibrator`.
     if_improves : bool, default=True
-        Leave the input as it is where, under `eps`, what was released is no more
-        than noise explains (`improves_`); use the temperature alone where the biases
-        are shorter than noise makes them.
+        With `eps`, return the input unchanged if the released values cannot be
+        distinguished from noise (`improves_`), and use the temperature alone if the
+        biases cannot.
     privacy : CentralDP or SecureAggregation, default=None
-        Other settings of privacy, instead of `eps` and `delta`.
+        Privacy model to use instead of `eps` and `delta`.
     ledger : PrivacyLedger, default=None
-        Account that is debited before any client is asked.
+        Ledger that is charged before any client is contacted.
     classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None takes column names that are
-        the labels, else the sorted labels of y.
+        Labels of the logit columns, in column order. None uses the column names if they
+        are the labels, otherwise the sorted labels of y.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        What the columns of X hold; never guessed.
+        Type of the scores in X; it is never inferred from the data.
     runner : FederatedRunner, default=None
         Rounds, cohorts, engine and checkpoint.
     random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes a
-        simulation that can be repeated and guarantees nothing.
+        None draws noise and cohorts from the operating system. A seed makes the fit
+        reproducible, and a simulation without a privacy guarantee.
 
     Attributes
     ----------
     temperature_ : float
         The temperature, in [1e-4, 1e4].
     bias_ : ndarray of shape (n_classes,)
-        What is added to the logits of each entry of `classes_`; adds up to 0.
+        Bias that is added to the logits of each entry of `classes_`; sums to 0.
     residual_ : ndarray of shape (n_classes, 12) or None
         Correction of the probability of each entry of `classes_` at the nodes
-        ``-6.5, -5.5, ..., 4.5`` of its logit; all 0 where none helps.
+        ``-6.5, -5.5, ..., 4.5`` of its logit; all 0 if a correction does not help.
     converged_ : bool
-        Whether the optimum was found inside the bounds; under `eps`, whether the
-        releases said more about it than the noise.
+        Whether the optimum was found inside the bounds; with `eps`, whether the
+        released values determine it better than the prior.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     improves_ : bool
-        Whether, under `eps`, the released values say more than noise explains; always
-        without.
+        With `eps`, whether the released values can be distinguished from noise; always
+        True without `eps`.
     n_clients_, n_rounds_ : int
         Clients seen and rounds run.
     privacy_ : PrivacyReport
         The guarantee of this fit.
     history_ : list of RoundRecord
-        What each round cost and what the server saw.
+        Privacy cost of each round and the values that the server received.
 
     See Also
     --------
@@ -111,32 +112,33 @@ class FedBiasTempCalibrator(BaseCalibrator):
     -----
     The calibrated logits are ``z / T + b``. A model trained by federated averaging on
     clients with few classes each favours some classes over others; a bias per class
-    takes that back, which no map that keeps the order of the classes can do. Shifting
-    all logits of a row changes nothing.
+    corrects this, which no map that keeps the order of the classes can do. Shifting all
+    logits of a row changes nothing.
 
     The mean log loss with its ridge is convex in ``(1 / T, b)`` and its derivatives are
     sums over rows, so that any partition into clients has the same optimum. The first
     round finds the temperature on a grid and a first guess of the biases; Newton steps
-    follow, and a step that raises the loss is drawn back. Outputs of real networks take
-    3 to 5 rounds. Beyond 128 classes clients send the diagonal of the curvature only,
-    and the server learns the rest from its steps.
+    follow, and a step that increases the loss is shortened. Outputs of real networks
+    take 3 to 5 rounds. Beyond 128 classes clients send the diagonal of the curvature
+    only, and the server estimates the rest from its steps (BFGS).
 
     With ``residual='bins'`` each probability q of class j becomes
     ``q + min(1, q / q_0) sum_m h_m(q) d_jm``, at least q / 20, and rows are normalised.
     h are hat functions in the logit of q and q_0 is the lowest node. d is the mean of
     ``y - q`` under h, of all classes together and then of each class beyond that, each
-    shrunk by ``t2 / (t2 + v)``: v is the variance that the labels' randomness explains
-    and t2 what the spread of d has beyond it. The correction is left out, or halved, if
-    the log loss of the clients says so. It can change which class is the most probable.
+    shrunk by ``t2 / (t2 + v)``: v is the sampling variance of the labels and t2 the
+    variance of d in excess of it. The correction is left out, or halved, if that lowers
+    the log loss of the clients. It can change which class is the most probable.
 
     Under `eps` a client knows its own label frequencies f, a little smoothed, and sends
     its mean residual ``onehot(y) - softmax(z / T + b + log(f / prior))`` at the current
-    T and b: label skew is taken out where it arises, what is left is the fault of the
-    model, and it is short, so that a tight bound and little noise do. f itself never
-    leaves the client. Slope and curvature for T are taken without f. Five rounds are
-    released; the server averages what they say about b by their known noise, and
-    shrinks it by the posterior mean under a normal prior whose spread is itself
-    estimated. Only released values are used. The user guide has the study behind it.
+    T and b: label skew is removed at the client, the remaining residual is the error of
+    the model, and its norm is small, so that a tight bound and little noise suffice. f
+    itself never leaves the client. Slope and curvature for T are taken without f. Five
+    rounds are released; the server averages their estimates of b, weighted by their
+    known noise, and shrinks the average by the posterior mean under a normal prior
+    whose variance is estimated, too. Only released values are used. The user guide has
+    the study behind it.
 
     References
     ----------
@@ -199,8 +201,8 @@ class FedBiasTempCalibrator(BaseCalibrator):
             return self._private_algorithm(setting, prior)
         if self.clip != "auto":
             raise ValueError(
-                f"clip={self.clip!r} without eps has no meaning here: the exact "
-                "optimum is found. Leave it out, or set eps."
+                f"clip={self.clip!r} is not used without eps, where the exact optimum "
+                "is computed. Leave it out, or set eps."
             )
         ridge = as_number("ridge", self.ridge)
         if self.residual is None:
@@ -212,7 +214,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
     ) -> FederatedAlgorithm[Any]:
         if setting.unit == "example":
             raise ValueError(
-                "FedBiasTempCalibrator has no bound for one example; use "
+                "FedBiasTempCalibrator has no sensitivity bound for one example; use "
                 "unit='client', or FedTempCalibrator."
             )
         if self.residual is not None:
@@ -223,8 +225,8 @@ class FedBiasTempCalibrator(BaseCalibrator):
         private = isinstance(self.class_prior, str) and self.class_prior == "private"
         if private and setting.n_rounds == 1:
             raise ValueError(
-                "class_prior='private' takes a round of its own; n_rounds=1 leaves "
-                "none for the rest. Allow more, or pass the class frequencies."
+                "class_prior='private' needs a separate round, and n_rounds=1 leaves "
+                "none for the fit. Use more rounds, or pass the class frequencies."
             )
         bound = {} if self.clip == "auto" else {"clip": float(self.clip)}
         return BiasTemperaturePosterior(
@@ -255,21 +257,22 @@ class FedBiasTempCalibrator(BaseCalibrator):
             return
         if setting.private:
             text = (
-                "The noise leaves bias and temperature open: this many clients with "
-                "this eps say little more than the prior around T = 1."
+                "The noise is too large to determine bias and temperature: with this "
+                "number of clients and this eps, the released values add little to "
+                "the prior around T = 1."
             )
         elif self._bounded:
             text = (
-                f"The log loss has no minimum inside the bounds: stopped at T = "
+                "The log loss has no minimum inside the bounds: stopped at T = "
                 f"{self.temperature_:.4g} and biases up to "
-                f"{np.abs(self.bias_).max():.3g}. The rows may be all right, all "
-                "wrong, or without information about the labels."
+                f"{np.abs(self.bias_).max():.3g}. The predictions may be all correct, "
+                "all wrong, or unrelated to the labels."
             )
         else:
             text = (
                 f"Not converged after {self.n_rounds_} rounds: too few, or cohorts "
                 "that change from round to round move the optimum. Use cohort='full' "
-                "and leave n_rounds open."
+                "and leave n_rounds out."
             )
         warnings.warn(text, CalibrationWarning, stacklevel=4)
 
@@ -284,7 +287,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
             raise ValueError(f"converged_={self.converged_!r} is not true or false")
         _check_table("bias_", self.bias_, (n_classes,), 2 * BIAS_BOUND)
         if (self.residual is None) != (self.residual_ is None):
-            raise ValueError("residual_ does not fit the parameter residual")
+            raise ValueError("residual_ does not match the parameter residual")
         if self.residual_ is not None:
             _check_table("residual_", self.residual_, (n_classes, N_BINS), 1.0)
 
@@ -312,7 +315,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
 
 
 def checked_prior(class_prior: ArrayLike | None, n_classes: int) -> tuple[float, ...]:
-    """Class frequencies as public numbers; empty where none are used or known yet."""
+    """Public class frequencies; empty if none are used, or not known yet."""
     if class_prior is None:
         return ()
     if isinstance(class_prior, str):

@@ -1,4 +1,4 @@
-"""The map of biases, a temperature and residual bins, as a graph."""
+"""Map of biases, a temperature and residual bins, as a graph."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bias_temperature(cal: FedBiasTempCalibrator, logits: Value) -> Value:
 
 
 def _corrected(log_proba: Value, table: Array) -> Value:
-    """Probabilities plus what the bins say, as `corrected` of the algorithms."""
+    """Probabilities plus the correction of the bins, as `rounds.corrected`."""
     proba = log_proba.exp()
     logit = log_proba - log1p(-proba.at_most(1.0))
     place = (logit - NODES[0]).at_least(0.0).at_most(N_BINS - 1.0)

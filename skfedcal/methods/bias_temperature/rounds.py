@@ -1,16 +1,16 @@
-"""Bias and temperature scaling: what clients send, and what the server does.
+"""Bias and temperature scaling: client sums and server updates.
 
 - Class biases and a temperature by safeguarded Newton steps on summed derivatives.
 
 - Class bias and temperature under noise, from label-shift-aware residuals.
 
-  A client whose labels are skewed has residuals ``onehot - p`` that say more about its
-  skew than about the model. It knows its own label frequencies, though: measured
-  against ``softmax(z / T + b + log(own / prior))``, its residual carries the model's
-  fault and not its skew, is several times shorter, and so loses less to the clip and
-  the noise.
+  The residuals ``onehot - p`` of a client with skewed labels reflect its skew more than
+  the error of the model. The client knows its own label frequencies, however: relative
+  to ``softmax(z / T + b + log(own / prior))``, its residual reflects the error of the
+  model and not the skew. It is several times shorter, and so loses less to clipping and
+  noise.
 
-- Residual bins: what bias and temperature leave over, by class and probability.
+- Residual bins: correction of the remaining error, by class and probability.
 
   Bins are hat functions with nodes one apart in the logit of the probability, so that
   the correction is continuous. Below the first node it fades in proportion to the
@@ -49,7 +49,8 @@ START_GRID = np.array([-LOG_BOUND, -4.6, -2.3, -1.3, -0.65, 0.0, 0.65, 2.3, LOG_
 _MAX_STEP = 2.0
 
 # All products of two classes are sent up to this many classes (63 kB per client at
-# 100); beyond it their diagonal, and the server learns the rest from its steps.
+# 100); beyond it their diagonal, and the server estimates the rest from its steps
+# (BFGS).
 MAX_FULL = 128
 _MEMORY = 10
 
@@ -70,7 +71,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class BiasState:
-    """Best point so far, the point that is asked next, and what is known of the loss.
+    """Best point so far, the next point to query, and the derivatives of the loss.
 
     Points are ``(log(1 / T), b_1, ..., b_c)``. `gradient` is that at `best` in
     ``(beta, b)``; `steps` and `changes` are the last steps and the changes of the
@@ -115,8 +116,8 @@ class BiasTemperatureNewton:
 
     The first round asks for slopes and the diagonal of the curvature at a few
     temperatures and starts from the best one. Later rounds ask for loss, gradient and
-    curvature at one point. A point that is worse than the last one is drawn back toward
-    it: the loss never rises from round to round.
+    curvature at one point. A step to a worse point is shortened: the loss never
+    increases from round to round.
 
     Parameters
     ----------
@@ -238,7 +239,7 @@ def _root(values: Array, slopes: Array) -> float:
 
 
 def _accept(state: BiasState, loss: float, gradient: Array) -> BiasState:
-    """Make the asked point the best one and remember the step to it."""
+    """Make the queried point the best one and store the step to it."""
     beta = exp(state.asked[0])
     here = np.concatenate([[gradient[0] / beta], gradient[1:]])
     steps, changes = state.steps, state.changes
@@ -258,7 +259,7 @@ def _accept(state: BiasState, loss: float, gradient: Array) -> BiasState:
 
 
 def _draw_back(state: BiasState, loss: float, gradient: Array) -> BiasState:
-    """Ask at the lowest point of the cubic between the best point and a worse one."""
+    """Query the minimum of the cubic between the best point and a worse one."""
     first, last = exp(state.best[0]), exp(state.asked[0])
     step = state.asked - state.best
     step[0] = last - first
@@ -315,7 +316,7 @@ def _step(
 
 
 def _move(here: Array, gradient: Array, curvature: Array) -> tuple[Array, float, bool]:
-    """Newton step inside the bounds: where to, its gain, and whether it is whole."""
+    """Newton step inside the bounds: its end, its gain, and whether it is complete."""
     bounds = _bounds(len(here))
     free = ~((here <= -bounds) & (gradient > 0)) & ~((here >= bounds) & (gradient < 0))
     free[0] &= max(abs(gradient[0]), curvature[0, 0]) > _FLAT
@@ -388,7 +389,7 @@ class BiasPosteriorState(PrivateState):
     `scatter` the same if clients have few rows; `gini` and `gini_precision` add up the
     releases of the curvature. `prior` are the class frequencies of the population,
     empty where residuals are not adjusted or the frequencies are yet to be measured;
-    `doubt` is the variance of their logarithm, which the bias takes over.
+    `doubt` is the variance of their logarithm, which adds to that of the bias.
     """
 
     bias: Array = field(default_factory=lambda: np.empty(0))
@@ -405,7 +406,7 @@ class BiasPosteriorState(PrivateState):
 
     @property
     def bias_improves(self) -> bool:
-        """Whether the estimate is longer than noise and chance would make it.
+        """Whether the norm of the estimate exceeds that of noise and sampling.
 
         By three standard deviations of its squared length.
         """
@@ -414,15 +415,16 @@ class BiasPosteriorState(PrivateState):
 
     @property
     def bias_is_noise(self) -> bool:
-        """Whether the estimate is short even for noise; shrinkage does the rest."""
+        """Whether the norm of the estimate is small even for noise alone."""
         return self.length <= (len(self.bias) - 1) * self.variance / 2
 
     @property
     def improves(self) -> bool:
         """Whether to use the result.
 
-        The temperature has a part of the budget only, so that less is asked of it than
-        where it stands alone. Noise passes in a third of fits; what it does is small.
+        The temperature has only a part of the budget, so its threshold is lower than in
+        `TemperaturePosterior`. Noise alone passes in a third of the fits, with little
+        effect.
         """
         return self.evidence > _STANDS_OUT or self.bias_improves
 
@@ -457,14 +459,14 @@ class BiasTemperaturePosterior:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Parts of the budget, where the first round is of another kind."""
+        """Division of the budget if the first round is of another kind."""
         if not self.private_prior:
             return ()
         rest = self.n_rounds - 1
         return (_PRIOR_SHARE, *[(1 - _PRIOR_SHARE) / rest] * rest)
 
     def n_values(self, n_classes: int) -> int:
-        """Most numbers of a round."""
+        """Largest number of values in a round."""
         return n_classes + 3
 
     def init(self, n_classes: int) -> BiasPosteriorState:
@@ -524,8 +526,8 @@ class BiasTemperaturePosterior:
     ) -> BiasPosteriorState:
         if "labels" in total:
             noise = total.noise.get("labels", 0.0) / n_clients
-            prior, doubt = _estimated_prior(total["labels"] / n_clients, noise)
-            return replace(state, prior=prior, doubt=doubt)
+            prior, log_variance = _estimated_prior(total["labels"] / n_clients, noise)
+            return replace(state, prior=prior, doubt=log_variance)
         noise = max(total.noise.get("residual", 0.0), 1e-9) / n_clients
         mean = total["residual"] / n_clients
         state = self._add_residual(state, mean, noise, n_clients)
@@ -555,9 +557,9 @@ class BiasTemperaturePosterior:
         weight = (noise * self.clip / curvature) ** -2
         weighted, precision = state.weighted + weight * root, state.precision + weight
         raw = centred(weighted / precision)
-        doubt = 1 / precision + state.doubt
+        noise_variance = 1 / precision + state.doubt
         length, row = float(raw @ raw), 1 / (n_clients * curvature)
-        variance = doubt + row / _USUAL_ROWS
+        variance = noise_variance + row / _USUAL_ROWS
         shrinkage = shrinkage_factor(length, n_free, variance)
         return replace(
             state,
@@ -566,7 +568,7 @@ class BiasTemperaturePosterior:
             precision=precision,
             length=length,
             variance=variance,
-            scatter=doubt + row / _FEWER_ROWS,
+            scatter=noise_variance + row / _FEWER_ROWS,
             shrinkage=shrinkage,
             gini=gini,
             gini_precision=gini_precision,
@@ -595,13 +597,13 @@ def label_counts(clients: FederatedDataset) -> Array:
 
 
 def centred(values: Array) -> Array:
-    """Shift to mean 0: biases matter up to a constant."""
+    """Shift to mean 0, because a constant added to all biases has no effect."""
     out: Array = values - values.mean()
     return out
 
 
 def _offsets(counts: Array, prior: Array) -> Array | None:
-    """What a client adds to logits: log of its label frequencies over the prior."""
+    """Offset of a client's logits: log of its label frequencies over the prior."""
     if not prior.size:
         return None
     own = counts + _SMOOTHING * len(prior) * prior
@@ -682,8 +684,8 @@ class ResidualState(BiasState):
 class BiasTemperatureResidual:
     """Bias and temperature scaling, then residual bins: two more rounds.
 
-    One round sums what is left between labels and probabilities, the next one the loss
-    with and without the correction: it is left out where it does not help.
+    One round sums the residuals between labels and probabilities, the next one the loss
+    with and without the correction, which is left out if it does not help.
 
     Parameters
     ----------
@@ -776,8 +778,8 @@ class BiasTemperatureResidual:
 def shrunken_residuals(residual: Array, weight: Array, variance: Array) -> Array:
     """Correction of each class and bin from summed residuals.
 
-    The curve of all classes together first, then what each class has beyond it, both
-    shrunk by how far their spread exceeds what the labels' randomness explains.
+    First the curve of all classes together, then the deviation of each class from it,
+    both shrunk by how far their variance exceeds the sampling variance of the labels.
 
     Parameters
     ----------

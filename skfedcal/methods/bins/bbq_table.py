@@ -1,6 +1,6 @@
 """Bayesian averaging of histograms of 2, 4, ..., 2**M bins: the server's part.
 
-Works on released counts only, and needs scipy, which a site does not have.
+Uses released counts only. Needs scipy, which a site may not have.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 class Levels:
     """Sizes of all histograms, and one entry for each of their bins, coarsest first.
 
-    Computing on all levels at once is what makes a table of ten classes cheap.
+    All levels are computed together, for speed.
     """
 
     sizes: tuple[int, ...]
@@ -90,7 +90,7 @@ def bbq_table(
     frequency: bool = False,
     levels: Levels | None = None,
 ) -> tuple[BinTable, Array]:
-    """Averaged table of one histogram of 2**M bins per class, and the shares.
+    """Averaged table of one histogram of 2**M bins per class, and the level weights.
 
     Parameters
     ----------
@@ -99,18 +99,18 @@ def bbq_table(
     noise : pair of float, default=(0.0, 0.0)
         Standard deviation of the noise in a positive and in a negative count.
     frequency : bool, default=False
-        Plain frequencies, as the paper prints it: no prior, no regard to noise; an
-        empty bin keeps the midpoints of the finest bins.
+        Plain frequencies, as printed in the paper: without prior and without correction
+        for noise; an empty bin keeps the midpoints of the finest bins.
     levels : Levels, default=None
         Histograms to average; None has bins of equal width in probability.
 
     Returns
     -------
     table : BinTable
-        Of shape (n_classes, 2**M), with slopes if there is noise to allow for; they
-        leave out that the shares move too.
+        Of shape (n_classes, 2**M), with slopes if there is noise; the slopes neglect
+        the change of the level weights.
     shares : ndarray of shape (n_classes, M)
-        Share of each level: its score over the sum of the scores.
+        Weight of each level: its score over the sum of the scores.
     """
     levels = Levels.of(positive.shape[1]) if levels is None else levels
     own, other = levels.merge(positive), levels.merge(negative)
@@ -133,8 +133,8 @@ def joined_table(
 
     Where a histogram has rows it is a line in log-odds, from the mean of the rows of a
     bin to that of the next, constant beyond the first and the last; a bin without rows
-    keeps its middle. A value is the average at the middle of a finest bin. So coarse
-    histograms, which few rows are enough for, keep the order inside their bins.
+    keeps its middle. A value is the average at the middle of a finest bin. Coarse
+    histograms, which need only few rows, thus keep the order inside their bins.
     """
     finest = levels.middle[-levels.sizes[-1] :]
     odds = np.log(finest) - np.log1p(-finest)
@@ -165,11 +165,11 @@ def _worth(
     merged: Array,
     middle: Array,
 ) -> tuple[Array, Array]:
-    """Fewer rows, that would tell as much about a frequency near p without noise.
+    """Effective counts: those with the same information about p without noise.
 
     A frequency of n rows has variance ``p (1 - p) / n``; noise of deviations s and t
-    adds ``((1 - p)**2 s**2 + p**2 t**2) / n**2``. Scores that took noise for rows would
-    choose fine bins, as noise has no pattern that coarse ones could show.
+    adds ``((1 - p)**2 s**2 + p**2 t**2) / n**2``. Scores computed from noise as if it
+    were rows would favour fine bins.
     """
     positive, negative = np.maximum(positive, 0.0), np.maximum(negative, 0.0)
     if not any(noise):
@@ -177,8 +177,8 @@ def _worth(
     odds = middle / (1 - middle)
     variance = (noise[0] * merged) ** 2 / odds + (noise[1] * merged) ** 2 * odds
     rows = positive + negative
-    worth = rows / (rows + variance)
-    return positive * worth, negative * worth
+    information = rows / (rows + variance)
+    return positive * information, negative * information
 
 
 def _mixture(

@@ -1,4 +1,4 @@
-"""The map of one table of bins for each class, as a graph."""
+"""Map of one table of bins for each class, as a graph."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def class_bins(cal: FedBinCalibrator | FedBBQCalibrator, logits: Value) -> Value
 def _weighed(
     cal: FedBinCalibrator | FedBBQCalibrator, values: Value, logits: Value, proba: Value
 ) -> Value:
-    """Averages of bins and input where the parameters say so."""
+    """Average of bins and input if `weighting` is set."""
     weights = cal.class_weights_
     mixed = inside(values * weights + proba * (1 - weights))
     if cal.weighting == "all":

@@ -43,7 +43,7 @@ class HistogramState:
 
 @dataclass(frozen=True, slots=True)
 class ClassHistograms:
-    """Count rows of and not of each class by the bin of its predicted probability.
+    """Count positives and negatives of each class by bin of its predicted probability.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class ClassHistograms:
     n_rounds : int, default=1
         Rounds; counts add up.
     population : int, default=1
-        Clients there are, asked or not; noted in the state.
+        Number of all clients, asked or not; stored in the state.
     space : {'prob', 'logit'}, default='prob'
         Scale on which bins have equal width, as in `ClassBins`.
     """
@@ -192,15 +192,15 @@ def _norms(counts: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class BinTable:
-    """Value of each bin, and how it moves with the counts of that bin.
+    """Value of each bin, and its derivatives in the counts of that bin.
 
     Parameters
     ----------
     values : ndarray of shape (n_classes, n_bins)
         Calibrated probabilities.
     rise, fall : ndarray of shape (n_classes, n_bins), default=None
-        What one more positive row in the bin adds to its value, and what one more
-        negative row takes away. Only noise makes one ask.
+        Increase of the value of the bin by one more positive row, and decrease by one
+        more negative row. Only needed under noise.
     """
 
     values: Array
@@ -213,7 +213,7 @@ def bin_table(
 ) -> BinTable:
     """Posterior mean of each bin under `weight` pseudo-rows at its midpoint.
 
-    Counts that noise made negative are taken for 0. `bins` are of equal width in
+    Negative counts, which are due to noise, are set to 0. `bins` are of equal width in
     probability unless given.
     """
     middle = (bins or ClassBins(positive.shape[1])).midpoints

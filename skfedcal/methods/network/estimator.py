@@ -37,11 +37,12 @@ class FedMLPCalibrator(BaseCalibrator):
     Parameters
     ----------
     eps : float, default=None
-        Budget of differential privacy for a whole client. None adds no noise.
+        Privacy budget epsilon for a whole client (client-level differential privacy).
+        None adds no noise.
     hidden : tuple of int, default=(64, 64)
         Widths of the hidden layers.
     epochs : int, default=3
-        Passes over its rows that a client makes in a round.
+        Epochs of a client in each round.
     batch_size : int, default=32
         Rows of one step, at most 2**20.
     learning_rate : float, default=0.01
@@ -50,29 +51,29 @@ class FedMLPCalibrator(BaseCalibrator):
         The network gives positive factors of the gaps between sorted logits, so that
         the ranking of the classes never changes. False adds its output to the logits.
     delta : float, default=None
-        Chance that the bound of `eps` does not hold; None is ``min(1e-5, 1 / (10 K))``
+        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
     clip : float or 'auto', default='auto'
         L2 bound on the change of all parameters that one client sends; a number also
         clips without `eps`. 'auto' is 0.5 under `eps`.
     if_improves : bool, default=True
-        Leave the input as it is where, under `eps`, the parameters moved by less
-        signal than noise (`improves_`).
+        With `eps`, return the input unchanged if the change of the parameters cannot be
+        distinguished from noise (`improves_`).
     privacy : CentralDP or SecureAggregation, default=None
-        Other settings of privacy, instead of `eps` and `delta`.
+        Privacy model to use instead of `eps` and `delta`.
     ledger : PrivacyLedger, default=None
-        Account that is debited before any client is asked.
+        Ledger that is charged before any client is contacted.
     classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None takes column names that are
-        the labels, else the sorted labels of y.
+        Labels of the logit columns, in column order. None uses the column names if they
+        are the labels, otherwise the sorted labels of y.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        What the columns of X hold; never guessed.
+        Type of the scores in X; it is never inferred from the data.
     runner : FederatedRunner, default=None
-        Rounds (12 if it does not say, 3 under `eps`), cohorts, engine and checkpoint.
+        Rounds (by default 12, or 3 under `eps`), cohorts, engine and checkpoint.
     random_state : int, RandomState instance or None, default=None
         Seed of the first weights, which every client knows; None is 0. None draws
-        noise and cohorts from the operating system. A seed makes a simulation that can
-        be repeated and guarantees nothing.
+        noise and cohorts from the operating system. A seed makes the fit reproducible,
+        and a simulation without a privacy guarantee.
 
     Attributes
     ----------
@@ -83,14 +84,14 @@ class FedMLPCalibrator(BaseCalibrator):
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     improves_ : bool
-        Whether the parameters, under `eps`, moved by more signal than noise; always
-        without.
+        With `eps`, whether the change of the parameters can be distinguished from
+        noise; always True without `eps`.
     n_clients_, n_rounds_ : int
         Clients seen and rounds run.
     privacy_ : PrivacyReport
         The guarantee of this fit.
     history_ : list of RoundRecord
-        What each round cost and what the server saw.
+        Privacy cost of each round and the values that the server received.
 
     See Also
     --------
@@ -175,8 +176,8 @@ class FedMLPCalibrator(BaseCalibrator):
     def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
         if setting.unit == "example":
             raise ValueError(
-                "FedMLPCalibrator has no bound for one example; use unit='client', or "
-                "FedTempCalibrator."
+                "FedMLPCalibrator has no sensitivity bound for one example; use "
+                "unit='client', or FedTempCalibrator."
             )
         clip = None if self.clip == "auto" else float(self.clip)
         if setting.private and clip is None:
@@ -253,7 +254,7 @@ class FedMLPCalibrator(BaseCalibrator):
 
 
 def stretch_gaps(logits: Array, factors: Array) -> Array:
-    """Multiply the gap below each class; ranking and ties stay, to the last bit.
+    """Multiply the gap below each class; ranking and ties do not change.
 
     Both have shape (n_classes, n_rows). Classes that are masked keep their logits.
     """

@@ -1,4 +1,4 @@
-"""The map of a small network on logits, as a graph."""
+"""Map of a small network on logits, as a graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def network(cal: FedMLPCalibrator, logits: Value) -> Value:
-    """A small network that stretches gaps, or that is added."""
+    """A small network whose output multiplies gaps, or is added to the logits."""
     rows, masked = canonical(logits)
     layers = zip(cal.coefs_, cal.intercepts_, strict=True)
     out = rows

@@ -1,4 +1,4 @@
-"""A small network on logits: what clients send, and what the server does.
+"""A small network on logits: client updates and server averaging.
 
 - Small networks of dense layers, for many clients at once, in numpy.
 
@@ -120,7 +120,7 @@ _ORDER_SEED = 20_260
 
 @dataclass(frozen=True, slots=True)
 class MLPState:
-    """Parameters of the server, those of the start, and the variance of their noise."""
+    """Parameters of the server, initial parameters, and the variance of the noise."""
 
     params: Array
     start: Array
@@ -129,11 +129,11 @@ class MLPState:
 
     @property
     def improves(self) -> bool:
-        """Whether the parameters moved by more signal than noise.
+        """Whether the change of the parameters exceeds what noise would produce.
 
         The squared length of d numbers of noise is ``d v`` on average, with a spread of
-        ``v sqrt(2 d)``. Near an optimum, parameters that are off by as much as they
-        have moved are as bad as those of the start.
+        ``v sqrt(2 d)``. Near an optimum, parameters whose error is as large as their
+        change are as bad as the initial ones.
         """
         size = len(self.params)
         length = float(np.square(self.params - self.start).sum())
@@ -234,7 +234,7 @@ class MLPAveraging:
         return False
 
     def _train(self, params: Array, clients: FederatedDataset) -> Array:
-        """Difference that each client makes to `params`; the largest client first."""
+        """Update of `params` by each client; the largest client first."""
         shapes = layer_shapes(clients.n_classes, self.hidden)
         start = split_layers(params, shapes)
         layers = [np.repeat(layer[None], len(clients), axis=0) for layer in start]
@@ -290,7 +290,7 @@ class MLPAveraging:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows with what the loss needs of them; leading axes are free.
+    """Rows with the values that the loss needs; with any leading axes.
 
     Parameters
     ----------
@@ -371,7 +371,7 @@ def visiting_order(sizes: Array, starts: Array, epoch: int) -> Array:
 
 
 def _without_zero_weights(clients: FederatedDataset) -> FederatedDataset:
-    """Leave out rows that count nothing, which would only thin the batches."""
+    """Drop rows of weight 0, which would only reduce the batches."""
     if clients.weights is None or clients.weights.all():
         return clients
     counts = np.flatnonzero(clients.weights)

@@ -1,6 +1,6 @@
 """Vector, matrix and order-preserving scaling as calibrators.
 
-- What vector, matrix and order-preserving scaling share.
+- Base class of vector, matrix and order-preserving scaling.
 - Federated vector scaling.
 - Federated matrix scaling.
 - Federated order-preserving vector scaling.
@@ -50,7 +50,7 @@ STRENGTH = [Interval(Real, 0, 1e100, closed="both"), StrOptions({"auto"})]
 
 
 class ScalingCalibrator(BaseCalibrator):
-    """Base class; a subclass says which family of maps, and names its parameters."""
+    """Base class; a subclass defines the family of maps and its fitted attributes."""
 
     _parameter_constraints = {
         **BaseCalibrator._parameter_constraints,
@@ -67,7 +67,7 @@ class ScalingCalibrator(BaseCalibrator):
 
     @abstractmethod
     def _strengths(self) -> tuple[float | None, ...]:
-        """Strength of the ridge by group of parameters; None for the evidence."""
+        """Strength of the ridge by group of parameters; None maximises the evidence."""
 
     @abstractmethod
     def _name_params(self, params: Array, beta: float) -> None:
@@ -76,8 +76,9 @@ class ScalingCalibrator(BaseCalibrator):
     def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
         if setting.unit == "example":
             raise ValueError(
-                f"{type(self).__name__} has no bound for one example: a client sends "
-                "the result of training on all its rows. Use unit='client'."
+                f"{type(self).__name__} has no sensitivity bound for one example: a "
+                "client sends the result of training on all its rows. Use "
+                "unit='client'."
             )
         clip = None if self.clip == "auto" else float(self.clip)
         if setting.private or self.solver == "average":
@@ -92,9 +93,9 @@ class ScalingCalibrator(BaseCalibrator):
             )
         if clip is not None:
             raise ValueError(
-                f"clip={self.clip!r} without eps has no meaning for solver="
-                f"{self.solver!r}, which finds the exact optimum; use "
-                "solver='average', or set eps."
+                f"clip={self.clip!r} is not used by solver={self.solver!r} without "
+                "eps, where the exact optimum is computed; use solver='average', or "
+                "set eps."
             )
         return PooledFit(self._family(), l2=self._strengths())
 
@@ -119,15 +120,15 @@ class ScalingCalibrator(BaseCalibrator):
             return
         if self.solver == "average":
             text = (
-                "The average of the local fits lies at the bounds: clients whose rows "
-                "are all right have their optimum at infinity. Use solver='auto', or "
-                "local_solver='gd'."
+                "The average of the local fits lies at the bounds: clients whose "
+                "predictions are all correct have their optimum at infinity. Use "
+                "solver='auto', or local_solver='gd'."
             )
         elif self._bounded:
             text = (
-                f"The log loss has no minimum inside the bounds of the temperature: "
-                f"started at T = {self.temperature_:.4g}. The rows may be all right, "
-                "all wrong, or without information about the labels."
+                "The log loss has no minimum inside the bounds of the temperature: "
+                f"started at T = {self.temperature_:.4g}. The predictions may be all "
+                "correct, all wrong, or unrelated to the labels."
             )
         else:
             text = (
@@ -143,9 +144,9 @@ class ScalingCalibrator(BaseCalibrator):
         for name, shape in shapes.items():
             value = getattr(self, name)
             if not isinstance(value, np.ndarray) or value.shape != shape:
-                raise ValueError(f"{name} does not fit {n_classes} classes")
+                raise ValueError(f"{name} does not match {n_classes} classes")
             if value.dtype != np.float64 or not np.isfinite(value).all():
-                raise ValueError(f"{name} is not made of finite numbers")
+                raise ValueError(f"{name} has values that are not finite")
         # Its inverse is a factor of logits.
         if (
             type(self.temperature_) is not float
@@ -182,7 +183,8 @@ class FedVectorCalibrator(ScalingCalibrator):
     Parameters
     ----------
     eps : float, default=None
-        Budget of differential privacy for a whole client. None adds no noise.
+        Privacy budget epsilon for a whole client (client-level differential privacy).
+        None adds no noise.
     solver : {'auto', 'average'}, default='auto'
         'auto': the exact optimum of the pooled log loss with a ridge, from summed
         slopes and curvature; under `eps` five rounds of federated averaging with
@@ -199,40 +201,39 @@ class FedVectorCalibrator(ScalingCalibrator):
     learning_rate : float, default=0.01
         Rate of gradient steps.
     delta : float, default=None
-        Chance that the bound of `eps` does not hold; None is ``min(1e-5, 1 / (10 K))``
+        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
     clip : float or 'auto', default='auto'
         Bound on the L2 norm of the change of parameters that one client sends. A
         number also clips without `eps` where `solver` is 'average'. 'auto' is 0.5
         under `eps`.
     if_improves : bool, default=True
-        Under `eps`, leave the input unchanged where what was released is no more than
-        the noise explains.
+        With `eps`, return the input unchanged if the released values cannot be
+        distinguished from noise (`improves_`).
     privacy : CentralDP or SecureAggregation, default=None
-        Other settings of privacy, instead of `eps` and `delta`.
+        Privacy model to use instead of `eps` and `delta`.
     ledger : PrivacyLedger, default=None
-        Account that is debited before any client is asked.
+        Ledger that is charged before any client is contacted.
     classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None takes column names that are
-        the labels, else the sorted labels of y.
+        Labels of the logit columns, in column order. None uses the column names if they
+        are the labels, otherwise the sorted labels of y.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        What the columns of X hold; never guessed.
+        Type of the scores in X; it is never inferred from the data.
     runner : FederatedRunner, default=None
         Rounds, cohorts, engine and checkpoint.
     random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes a
-        simulation that can be repeated and guarantees nothing.
+        None draws noise and cohorts from the operating system. A seed makes the fit
+        reproducible, and a simulation without a privacy guarantee.
 
     Attributes
     ----------
     scale_, bias_ : ndarray of shape (n_classes,)
         The map ``scale_ * z + bias_``, in the order of the columns of X.
     l2_ : ndarray of shape (n_groups,)
-        Strength of the ridge in use, of both vectors;
-        0 where clients were averaged.
+        Strength of the ridge on both vectors; 0 where clients were averaged.
     temperature_ : float
-        The federated temperature that the fit started from and is drawn to; 1 where
-        clients were averaged.
+        The federated temperature at which the fit started and toward which the ridge
+        shrinks; 1 where clients were averaged.
     converged_ : bool
         Whether the optimum was found, around a temperature inside [0.01, 100].
     improves_ : bool
@@ -244,7 +245,7 @@ class FedVectorCalibrator(ScalingCalibrator):
     privacy_ : PrivacyReport
         The guarantee of this fit.
     history_ : list of RoundRecord
-        What each round cost and what the server saw.
+        Privacy cost of each round and the values that the server received.
 
     See Also
     --------
@@ -344,7 +345,8 @@ class FedMatrixCalibrator(ScalingCalibrator):
     Parameters
     ----------
     eps : float, default=None
-        Budget of differential privacy for a whole client. None adds no noise.
+        Privacy budget epsilon for a whole client (client-level differential privacy).
+        None adds no noise.
     solver : {'auto', 'average'}, default='auto'
         'auto': the exact optimum of the pooled log loss with a ridge, from summed
         slopes and curvature; under `eps` five rounds of federated averaging with
@@ -364,29 +366,29 @@ class FedMatrixCalibrator(ScalingCalibrator):
     learning_rate : float, default=0.01
         Rate of gradient steps.
     delta : float, default=None
-        Chance that the bound of `eps` does not hold; None is ``min(1e-5, 1 / (10 K))``
+        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
     clip : float or 'auto', default='auto'
         Bound on the L2 norm of the change of parameters that one client sends. A
         number also clips without `eps` where `solver` is 'average'. 'auto' is 0.5
         under `eps`.
     if_improves : bool, default=True
-        Under `eps`, leave the input unchanged where what was released is no more than
-        the noise explains.
+        With `eps`, return the input unchanged if the released values cannot be
+        distinguished from noise (`improves_`).
     privacy : CentralDP or SecureAggregation, default=None
-        Other settings of privacy, instead of `eps` and `delta`.
+        Privacy model to use instead of `eps` and `delta`.
     ledger : PrivacyLedger, default=None
-        Account that is debited before any client is asked.
+        Ledger that is charged before any client is contacted.
     classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None takes column names that are
-        the labels, else the sorted labels of y.
+        Labels of the logit columns, in column order. None uses the column names if they
+        are the labels, otherwise the sorted labels of y.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        What the columns of X hold; never guessed.
+        Type of the scores in X; it is never inferred from the data.
     runner : FederatedRunner, default=None
         Rounds, cohorts, engine and checkpoint.
     random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes a
-        simulation that can be repeated and guarantees nothing.
+        None draws noise and cohorts from the operating system. A seed makes the fit
+        reproducible, and a simulation without a privacy guarantee.
 
     Attributes
     ----------
@@ -396,11 +398,11 @@ class FedMatrixCalibrator(ScalingCalibrator):
     bias_ : ndarray of shape (n_classes,)
         Bias of the map.
     l2_ : ndarray of shape (n_groups,)
-        Strength of the ridge in use, of diagonal, bias and the rest;
-        0 where clients were averaged.
+        Strength of the ridge on diagonal, bias and the other entries; 0 where clients
+        were averaged.
     temperature_ : float
-        The federated temperature that the fit started from and is drawn to; 1 where
-        clients were averaged.
+        The federated temperature at which the fit started and toward which the ridge
+        shrinks; 1 where clients were averaged.
     converged_ : bool
         Whether the optimum was found, around a temperature inside [0.01, 100].
     improves_ : bool
@@ -412,7 +414,7 @@ class FedMatrixCalibrator(ScalingCalibrator):
     privacy_ : PrivacyReport
         The guarantee of this fit.
     history_ : list of RoundRecord
-        What each round cost and what the server saw.
+        Privacy cost of each round and the values that the server received.
 
     See Also
     --------
@@ -431,9 +433,9 @@ class FedMatrixCalibrator(ScalingCalibrator):
     with T the federated temperature. The strengths :math:`\lambda` are those of
     normal priors; the evidence of each, on the quadratic model of the loss at
     temperature scaling, is a function of the same sums. Where the slopes there are no
-    more than sampling error they grow without bound and little but the temperature is
-    left, so that 100 classes do not overfit. The result does not depend on how rows
-    are spread over clients.
+    larger than the sampling error, the strengths grow without bound and the map reduces
+    to temperature scaling, so that 100 classes do not overfit. The result does not
+    depend on how rows are spread over clients.
 
     Rows are shifted to a mean of zero over the classes before they are fitted or
     mapped, so that a constant added to a row changes nothing. Entries more than 1e6
@@ -522,12 +524,13 @@ class FedMatrixCalibrator(ScalingCalibrator):
 
 
 class FedOPVectorCalibrator(ScalingCalibrator):
-    r"""Stretch the gaps between sorted logits by class, and keep their order.
+    r"""Scale the gaps between sorted logits by class, and keep their order.
 
     Parameters
     ----------
     eps : float, default=None
-        Budget of differential privacy for a whole client. None adds no noise.
+        Privacy budget epsilon for a whole client (client-level differential privacy).
+        None adds no noise.
     solver : {'auto', 'average'}, default='auto'
         'auto': the exact optimum of the pooled log loss with a ridge, from summed
         slopes and curvature; under `eps` five rounds of federated averaging with
@@ -543,40 +546,39 @@ class FedOPVectorCalibrator(ScalingCalibrator):
     learning_rate : float, default=0.01
         Rate of gradient steps.
     delta : float, default=None
-        Chance that the bound of `eps` does not hold; None is ``min(1e-5, 1 / (10 K))``
+        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
     clip : float or 'auto', default='auto'
         Bound on the L2 norm of the change of parameters that one client sends. A
         number also clips without `eps` where `solver` is 'average'. 'auto' is 0.5
         under `eps`.
     if_improves : bool, default=True
-        Under `eps`, leave the input unchanged where what was released is no more than
-        the noise explains.
+        With `eps`, return the input unchanged if the released values cannot be
+        distinguished from noise (`improves_`).
     privacy : CentralDP or SecureAggregation, default=None
-        Other settings of privacy, instead of `eps` and `delta`.
+        Privacy model to use instead of `eps` and `delta`.
     ledger : PrivacyLedger, default=None
-        Account that is debited before any client is asked.
+        Ledger that is charged before any client is contacted.
     classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None takes column names that are
-        the labels, else the sorted labels of y.
+        Labels of the logit columns, in column order. None uses the column names if they
+        are the labels, otherwise the sorted labels of y.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        What the columns of X hold; never guessed.
+        Type of the scores in X; it is never inferred from the data.
     runner : FederatedRunner, default=None
         Rounds, cohorts, engine and checkpoint.
     random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes a
-        simulation that can be repeated and guarantees nothing.
+        None draws noise and cohorts from the operating system. A seed makes the fit
+        reproducible, and a simulation without a privacy guarantee.
 
     Attributes
     ----------
     slope_, offset_ : ndarray of shape (n_classes,)
         The vectors v and u of the map, in the order of the columns of X.
     l2_ : ndarray of shape (n_groups,)
-        Strength of the ridge in use, of both vectors;
-        0 where clients were averaged.
+        Strength of the ridge on both vectors; 0 where clients were averaged.
     temperature_ : float
-        The federated temperature that the fit started from and is drawn to; 1 where
-        clients were averaged.
+        The federated temperature at which the fit started and toward which the ridge
+        shrinks; 1 where clients were averaged.
     converged_ : bool
         Whether the optimum was found, around a temperature inside [0.01, 100].
     improves_ : bool
@@ -588,7 +590,7 @@ class FedOPVectorCalibrator(ScalingCalibrator):
     privacy_ : PrivacyReport
         The guarantee of this fit.
     history_ : list of RoundRecord
-        What each round cost and what the server saw.
+        Privacy cost of each round and the values that the server received.
 
     See Also
     --------

@@ -1,12 +1,12 @@
-"""Scaling maps and the form of rows that they act on.
+"""Scaling maps, and the canonical form of the rows that they act on.
 
-- Rows in the one form that scaling maps act on, classes first.
+- Canonical rows, on which scaling maps act, classes first.
 
   Vector and matrix scaling are not invariant to a shift of a row, so each row is moved
   to a mean of zero. Entries more than `MAX_SPAN` below the row's maximum (or -inf) are
   masked: they are left out of the mean and have probability 0 whatever the parameters.
-  A row whose own class is masked has no finite loss at any parameters and counts
-  nothing.
+  A row whose own class is masked has no finite loss at any parameters and gets weight
+  0.
 
   Arrays have shape (n_classes, n_rows). Every operation acts on entries, or adds up
   classes one after the other, so that a row gives the same bits in any block.
@@ -58,7 +58,7 @@ class CanonicalRows:
 
 @dataclass(frozen=True, slots=True)
 class LabelledRows:
-    """Canonical rows of some clients with what a loss needs besides."""
+    """Canonical rows of some clients, with labels and weights."""
 
     rows: CanonicalRows
     labels: Array
@@ -98,7 +98,7 @@ def canonical(logits: Array, beta: float = 1.0, ranked: bool = False) -> Canonic
 
 
 def labelled(block: Block, beta: float, ranked: bool) -> LabelledRows:
-    """Canonical form of a block; rows whose own class is masked weigh nothing."""
+    """Canonical form of a block; rows whose own class is masked have weight 0."""
     rows = canonical(block.rows, beta, ranked)
     labels = block.labels.astype(np.intp)
     weights = np.ones(len(labels)) if block.weights is None else 1.0 * block.weights
@@ -128,7 +128,7 @@ WEAK = 0.1
 
 
 class Family(Protocol):
-    """A map with parameters, its derivatives, and how it is regularised."""
+    """A map with parameters, its derivatives, and the groups of its ridge."""
 
     ranked: ClassVar[bool]
     convex: ClassVar[bool]
@@ -140,7 +140,7 @@ class Family(Protocol):
         """Give the parameters of the identity."""
 
     def groups(self, n_classes: int) -> Array:
-        """Give the group, from 0, whose ridge holds each parameter."""
+        """Return the group of the ridge of each parameter, from 0."""
 
     def weakest(self, n_classes: int) -> Array:
         """Give the weakest ridge of each group that evidence may choose."""
@@ -248,8 +248,8 @@ class OrderPreservingMap:
 
     Equation (1) of appendix B.6: the entry of rank i lies
     ``(x_i - x_{i+1}) softplus(v x + u)_i`` above that of rank i + 1. Parameters are
-    `v`, then `u`. The offset that all classes share is of no consequence under the
-    softmax; the largest entry is put at 0.
+    `v`, then `u`. A common offset of all classes has no effect under the softmax; the
+    largest entry is set to 0.
     """
 
     ranked: ClassVar[bool] = True

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def canonical(logits: Value) -> tuple[Value, Value]:
-    """Rows of mean zero, and which entries are too low to count."""
+    """Rows of mean zero, and the mask of entries that are too low."""
     masked = logits < -MAX_SPAN
     known = masked.choose(0.0, logits)
     mean = known.sum() / masked.choose(0.0, 1.0).sum()
@@ -41,7 +41,7 @@ def matrix(cal: FedMatrixCalibrator, logits: Value) -> Value:
 
 
 def order_preserving(cal: FedOPVectorCalibrator, logits: Value) -> Value:
-    """Gaps between sorted logits, stretched class by class."""
+    """Gaps between sorted logits, scaled class by class."""
     rows, _ = canonical(logits)
     slopes = softplus(rows / cal.temperature_ * cal.slope_ + cal.offset_)
     factors = slopes.at_least(SMALLEST_SLOPE) / cal.temperature_
@@ -49,7 +49,7 @@ def order_preserving(cal: FedOPVectorCalibrator, logits: Value) -> Value:
 
 
 def stretched(cal: BaseCalibrator, logits: Value, factors: Value, far: Value) -> Value:
-    """Multiply the gap below each class; entries too low to count come from `far`."""
+    """Multiply the gap below each class; masked entries are taken from `far`."""
     ranks = logits.argsort()
     ordered = logits.at_least(-MAX_SPAN).gather(ranks)
     upper = np.arange(len(cal.classes_) - 1)

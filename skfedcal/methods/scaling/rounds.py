@@ -1,7 +1,7 @@
 """Scaling maps fitted to sums over clients: pooled loss, or averaged local fits.
 
 - Strength of a ridge from the evidence, on the quadratic model at its centre.
-- Curvature of the summed loss: what clients send, what the server makes of it.
+- Curvature of the summed loss: client sums and server matrices.
 - Exact fit of a scaling map to the pooled log loss, from sums over clients.
 - Limited-memory BFGS for many small problems at once, one row of parameters each.
 - Scaling maps by averaging local fits: Algorithm 2 of the paper.
@@ -55,8 +55,8 @@ def ridge_strengths(
     Each group comes with the eigenvalues ``s`` of its curvature and the slope ``g`` of
     the loss in the eigenvectors, both summed over rows, at the centre of the ridge.
     With a normal prior of precision ``r`` the evidence is, up to a constant,
-    ``sum(g^2 / (s + r) - log(1 + s / r)) / 2``: large slopes ask for a weak ridge,
-    slopes that are no more than sampling error for a strong one.
+    ``sum(g^2 / (s + r) - log(1 + s / r)) / 2``: large slopes lead to a weak ridge,
+    slopes within the sampling error to a strong one.
     """
     return np.array(
         [
@@ -277,7 +277,7 @@ Curvature = PairCurvature | ClassCurvature | FullCurvature | SplitCurvature
 
 
 def curvature_of(family: Family, n_classes: int) -> tuple[Curvature, bool]:
-    """Pick what clients send besides loss and slopes, and whether in every round."""
+    """Choose the curvature that clients send, and whether in every round."""
     if isinstance(family, MatrixMap):
         few = n_classes <= FEW_FOR_MATRIX
         return (FullCurvature(), True) if few else (SplitCurvature(), False)
@@ -343,7 +343,7 @@ def _empty() -> Array:
 
 @dataclass(frozen=True, slots=True)
 class PooledState:
-    """Best parameters so far, and the point that is asked next.
+    """Best parameters so far, and the next point to query.
 
     `params` act on rows times `beta`; `slope` and `objective` belong to them. `trial`
     is ``params + step * direction``, `ridge` the strength in use by group. `moves` and
@@ -383,10 +383,10 @@ class PooledFit:
     """Minimise the mean log loss of all rows plus a ridge toward temperature scaling.
 
     The first round finds the temperature from slopes on a grid. In each round after it
-    a client sends loss, slopes and curvature at the point asked; the server accepts
-    the point if the objective falls, else comes back halfway. With two parameters per
-    class and few classes the steps are Newton's; else a limited-memory quasi-Newton
-    method starts from what curvature is sent.
+    a client sends loss, slopes and curvature at the point asked; the server accepts the
+    point if the objective decreases, otherwise shortens the step. With two parameters
+    per class and few classes the steps are Newton's; else a limited-memory quasi-Newton
+    method starts from the curvature that clients send.
 
     Parameters
     ----------
@@ -501,7 +501,7 @@ class PooledFit:
         return objective <= state.objective + fall + 1e-13 * abs(state.objective)
 
     def _come_back(self, state: PooledState, objective: float) -> PooledState:
-        """Go back to the lowest point of the parabola through what is known."""
+        """Return to the minimum of the parabola through the known values."""
         if state.halvings >= _MAX_HALVINGS:
             return replace(state, trial=state.params, finished=True)
         fall = state.step * float(state.slope @ state.direction)
@@ -535,7 +535,7 @@ class PooledFit:
         )
 
     def _aim(self, state: PooledState, n_rows: float) -> PooledState:
-        """Next point to ask, or the end."""
+        """Next point to query, or the end."""
         curvature, exact = curvature_of(self.family, state.n_classes)
         precision = self._precision(state)
 
@@ -595,8 +595,8 @@ def minimise_each(
     """Minimise each problem from its own row of `start` by at most `n_steps` steps.
 
     `function` maps parameters of shape (n_problems, size) to values and slopes. All
-    problems step together, but no step of one depends on another: those that have
-    arrived stay where they are.
+    problems step together, but their steps are independent; those that have converged
+    do not move.
     """
     params = start.copy()
     value, slope = function(params)
@@ -637,7 +637,7 @@ def _search(
     fall: Array,
     step: Array,
 ) -> tuple[Array, Array, Array, Array]:
-    """Halve each step until its value falls; a step of 0 did not fall at all."""
+    """Halve each step until its value decreases; a step of 0 means that none did."""
     for _ in range(_LOCAL_MAX_HALVINGS):
         trial = params + step[:, None] * direction
         new_value, new_slope = function(trial)
@@ -679,7 +679,7 @@ def _dot(one: Array, other: Array) -> Array:
     return np.cumsum(one * other, axis=1)[:, -1]
 
 
-# Rows that are all right or all wrong have their optimum at infinity.
+# Rows that are all correct or all wrong have their optimum at infinity.
 _BOUND = 50.0
 
 
@@ -691,7 +691,7 @@ MAX_WORK = 1e8
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """The server's parameters, and how far noise alone would have moved each."""
+    """The server's parameters, and the deviation of the noise in each."""
 
     n_classes: int
     params: Array
@@ -710,7 +710,7 @@ class LocalState:
 
 @dataclass(frozen=True, slots=True)
 class LocalAverage:
-    """Average of what clients learn from their own rows, starting at the server's map.
+    """Average the updates that clients compute on their own rows.
 
     A client sends the difference between its parameters and the server's; the server
     adds the mean of the differences.

@@ -7,8 +7,8 @@
   as well.
 
 - Platt and beta curves: logistic fits to (noisy) counts.
-- What counts say about the input and about a curve, noise and overfitting aside.
-- Which curve suits the counts, and how far it is to be trusted.
+- Tests of the input and of a curve on counts, corrected for noise and overfitting.
+- Choice of a curve, and its shrinkage weight.
 - Calibrated logits of all classes from the curves of their scores.
 """
 
@@ -81,31 +81,31 @@ class Curve:
         return c - a * np.logaddexp(0, -odds) + b * np.logaddexp(0, odds)
 
     def check(self) -> None:
-        """Raise if points and values, read from a file, are no curve."""
+        """Raise ValueError if points and values, read from a file, are not a curve."""
         sizes = (len(self.points), len(self.values))
         fixed = {"platt": (0, 2), "beta": (0, 3)}.get(self.kind)
         if sizes != (fixed or (sizes[0], sizes[0] + (self.kind == "steps"))):
-            raise ValueError("curve_points_ do not fit curve_values_")
+            raise ValueError("curve_points_ do not match curve_values_")
         if self.points.dtype != np.float64 or self.values.dtype != np.float64:
             raise ValueError("a curve has a wrong type")
         if not np.isfinite(self.values).all() or (np.diff(self.points) <= 0).any():
-            raise ValueError("a curve has values that cannot be")
+            raise ValueError("a curve has invalid values")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaves:
-    """Counts of one score with all that a fit may know about them.
+    """Counts of one score, their positions and their noise.
 
     Parameters
     ----------
     counts : ndarray of shape (2, n_leaves)
         Negatives and positives; not clipped.
     odds : ndarray of shape (n_leaves,)
-        Log-odds that stand for each leaf.
+        Log-odds that represent each leaf.
     edges : ndarray of shape (n_leaves - 1,)
         Log-odds between leaves.
     noise : NoiseModel
-        Law of the noise in the counts.
+        Noise distribution of the counts.
     """
 
     counts: Array
@@ -118,10 +118,10 @@ class Leaves:
         return not self.noise.exact
 
     def rows(self) -> Array:
-        """Examples of each leaf, none of them negative.
+        """Number of examples in each leaf, not negative.
 
-        Under noise as many as there are: clipping alone would add all of the noise that
-        is above 0.
+        Under noise they are scaled to the estimated total, because clipping alone would
+        add the positive part of the noise.
         """
         out = np.maximum(self.counts.sum(axis=0), 0.0)
         if self.noisy:
@@ -146,7 +146,7 @@ class Leaves:
         )
 
     def bucket_noise(self, first: Array) -> Array:
-        """Deviation by noise of the number of examples in each bucket of leaves."""
+        """Standard deviation of the noise in the number of examples of each bucket."""
         if not self.noisy:
             return np.zeros(len(first))
         n_leaves = self.counts.shape[1]
@@ -155,9 +155,9 @@ class Leaves:
         return np.sqrt(self.variance(np.repeat(inside[:, None], 2, axis=1))[1])
 
     def inner_odds(self) -> Array:
-        """Log-odds of the leaves; under noise the ends are pulled in to where rows are.
+        """Log-odds of the leaves; under noise limited to the range that has rows.
 
-        Which leaves are ends is read from the released counts.
+        The range is computed from the released counts.
         """
         if not self.noisy:
             return self.odds
@@ -208,7 +208,7 @@ def fit_bbq(leaves: Leaves) -> Curve:
 
 
 def bbq_optimism(leaves: Leaves) -> float:
-    """Coefficients of the average, and what noise adds; see `saving`."""
+    """Coefficients of the average, and the effect of noise; see `saving`."""
     table, shares, levels, noise = _average(leaves)
     rows = np.maximum(levels.merge(leaves.counts.sum(axis=0)[None]), 0.0)
     fewer = np.hypot(*noise) * np.sqrt(leaves.counts.shape[1] / levels.size)
@@ -277,7 +277,7 @@ def fit_isotonic(leaves: Leaves) -> Curve:
 def _margins(
     leaves: Leaves, first: Array, rows: Array, fitted: Array
 ) -> tuple[float, float]:
-    """How far from certain the lowest and the highest value stay under noise.
+    """Distance of the lowest and the highest value from 0 and 1 under noise.
 
     One standard deviation of the noise in the frequency of the step.
     """
@@ -347,7 +347,7 @@ def fit_sigmoid(leaves: Leaves, kind: Literal["platt", "beta"]) -> Curve:
 
 
 def smoothed(counts: Array) -> Array:
-    """Labels a little short of certain, as Platt does: sums of both are kept finite."""
+    """Target labels slightly inside (0, 1), as in Platt scaling, for finite fits."""
     negative, positive = counts.sum(axis=1)
     hit, miss = (positive + 1) / (positive + 2), 1 / (negative + 2)
     moved = counts[1] * hit + counts[0] * miss
@@ -378,7 +378,7 @@ def _newton(rows: Array, counts: Array, start: Array, free: Array) -> Array:
 
 
 def _step(rows: Array, counts: Array, at: Array, free: Array) -> Array:
-    """Newton step, with a ridge where two coefficients cannot be told apart."""
+    """Newton step, with a ridge if two coefficients are not identifiable."""
     chance = expit(rows @ at)
     total = counts.sum(axis=0)
     slope = rows[:, free].T @ (counts[1] - total * chance)
@@ -392,9 +392,9 @@ def _step(rows: Array, counts: Array, at: Array, free: Array) -> Array:
 def _unclipped(rows: Array, counts: Array, start: Array, free: Array) -> Array:
     """Root of the score equation with unbiased counts, near the fit to clipped ones.
 
-    Clipping makes the many leaves with few rows look as if they had both labels. The
-    equation is linear in the counts, so that its noise averages out; where it is too
-    strong for a root nearby, the fit to clipped counts is kept.
+    After clipping, the many leaves with few rows seem to have both labels. The equation
+    is linear in the counts, so that its noise averages out; where it is too strong for
+    a root nearby, the fit to clipped counts is kept.
     """
     found = start
     for _ in range(_MAX_NEWTON):
@@ -412,7 +412,7 @@ def _unclipped(rows: Array, counts: Array, start: Array, free: Array) -> Array:
 
 
 # Groups of scores in which labels are compared with them: few enough that noise
-# does not hide a curve, many enough for any shape that a curve could mend.
+# does not hide a curve, many enough for any shape that a curve could correct.
 _GROUPS = 8
 
 # Coefficients that the ends of a monotone curve are worth beyond their own two: their
@@ -426,15 +426,16 @@ _LEAST_BEND = 0.5
 
 
 def evidence(every: Sequence[Leaves]) -> float:
-    """Deviations by which labels differ from what the scores say.
+    """Standard deviations by which labels differ from the scores.
 
     The larger of two score tests: of slope and shift of the log-odds, and of the
     number of positives in groups of scores. The covariance is that of the noise, which
-    is known, and of the sample if the scores are right: unlike a fit the test keeps its
-    size where noise is as large as the counts.
+    is known, plus that of sampling if the scores are calibrated: unlike a fit, the test
+    keeps its level where noise is as large as the counts.
 
-    What the labels differ by is of no use if nobody knows of how many rows: it is not
-    more than the deviations by which the curvature of the log loss exceeds the noise.
+    A difference of labels is not informative if the number of rows is unknown: the
+    result is at most the number of deviations by which the curvature of the log loss
+    exceeds the noise.
     """
     lines = [_score_test(leaves, _line(leaves)) for leaves in every]
     groups = [_score_test(leaves, _groups(leaves)) for leaves in every]
@@ -443,7 +444,7 @@ def evidence(every: Sequence[Leaves]) -> float:
 
 
 def _known(every: Sequence[Leaves]) -> float:
-    """Deviations of the noise that the curvature by slope or shift is away from 0."""
+    """Distance of the curvature in slope or shift from 0, in noise deviations."""
     sums, variances = np.zeros(2), np.zeros(2)
     for leaves in every:
         odds = leaves.inner_odds()
@@ -480,7 +481,7 @@ def _groups(leaves: Leaves) -> Array:
 
 
 def _score_test(leaves: Leaves, columns: Array) -> tuple[float, int]:
-    """Squared deviation of sums of ``column * (label - chance)``, and its freedom."""
+    """Chi-squared statistic of sums of ``column * (label - p)``, and its freedom."""
     chance = expit(leaves.inner_odds())
     functionals = np.stack([-chance, 1 - chance]) * columns[:, None]
     null = replace(leaves, counts=leaves.rows() * np.stack([1 - chance, chance]))
@@ -508,12 +509,12 @@ def _covariance(leaves: Leaves, functionals: Array) -> Array:
 
 
 def saving(leaves: Leaves, curve: Curve, *, averaged: bool = False) -> Array:
-    """Log loss that a curve saves on these counts, and how much of it is optimism.
+    """Decrease of log loss by a curve on these counts, and its optimism.
 
-    Fitted and measured on the same counts the saving comes out too large: on average,
-    by Stein's identity, by the covariance of the counts (of the noise, and of the
-    sample) times the derivative of the logs of the curve. In coordinates of the fit
-    that have unit curvature it is the sum of the variances of the scores.
+    Fitted and measured on the same counts, the decrease is too large: on average, by
+    Stein's identity, by the covariance of the counts (of the noise, and of the sample)
+    times the derivative of the logs of the curve. In coordinates of the fit that have
+    unit curvature it is the sum of the variances of the scores.
 
     Parameters
     ----------
@@ -532,7 +533,7 @@ def saving(leaves: Leaves, curve: Curve, *, averaged: bool = False) -> Array:
     )  # fmt: skip
     if averaged:
         # An average that is far from the input is measured with much noise: what it
-        # saves has to stand out.
+        # saves has to be significant.
         noise = np.sqrt(leaves.variance(logs[None])[1][0])
         optimism = bbq_optimism(leaves) + float(noise)
     else:
@@ -589,21 +590,21 @@ AUTO = ("platt", "isotonic")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """Curves of one method, and what speaks for them.
+    """Curves of one method, with their evidence, gain and weight.
 
     Parameters
     ----------
     method : str
-        Their method.
+        Method of the curves.
     curves : list of Curve
         One for each score.
     gain : float
-        Log loss of a row that they would save on other rows.
+        Estimated decrease of the log loss per row on new rows.
     evidence : float
-        Deviations by which labels differ from what the scores say.
+        Standard deviations by which labels differ from the scores.
     weight : float
-        Part of the curves in calibrated log-odds, the rest being the input's; 0 where
-        the evidence or the gain is too small.
+        Weight of the curves in the calibrated log-odds, the rest being that of the
+        input; 0 if the evidence or the gain is too small.
     """
 
     method: str
@@ -625,7 +626,7 @@ def fit_curve(leaves: Leaves, method: str, n_bins: int) -> Curve:
 
 
 def choose(every: Sequence[Leaves], method: str, n_bins: int) -> Choice:
-    """Fit a curve to each score; 'auto' takes the method that saves more log loss."""
+    """Fit a curve to each score; 'auto' takes the method with the larger gain."""
     found = []
     for name in AUTO if method == "auto" else (method,):
         curves = [fit_curve(leaves, name, n_bins) for leaves in every]
@@ -637,38 +638,39 @@ def choose(every: Sequence[Leaves], method: str, n_bins: int) -> Choice:
     rows = max(float(every[0].counts.sum()), 1.0)
     shown = evidence(every)
     enough = shown > _needed(every[0].noisy)
-    weight = worth(apparent, optimism) if enough else 0.0
+    weight = shrinkage_weight(apparent, optimism) if enough else 0.0
     return Choice(name, curves, float(gain / rows), shown, weight)
 
 
 def in_words(
     method: str, gain: float, shown: float, weight: float | None, *, noisy: bool
 ) -> str:
-    """What speaks for a curve, and what is done; without a weight it is used as is."""
+    """Text of `reason_`; `weight` is None for a curve without shrinkage."""
     needed = _needed(noisy)
     out = (
         f"Labels differ from the scores by {max(shown, 0.0):.1f} standard "
         f"deviations ({needed:g} needed)"
     )
     if shown > needed:
-        out += f"; {method} saves {gain:.4f} of log loss on other rows"
+        out += f"; {method} would lower the log loss by {gain:.4f} on new rows"
     if weight is None:
-        return f"{out}; the curve is used as it is (if_improves=False)."
+        return f"{out}; the curve is used without shrinkage (if_improves=False)."
     if weight == 0:
-        return f"{out}; the input is left as it is."
-    return f"{out}; {100 * weight:.0f} % of the curve is used."
+        return f"{out}; the input is returned unchanged."
+    return f"{out}; the curve has a weight of {100 * weight:.0f} %."
 
 
 def _needed(noisy: bool) -> float:
     return _NEEDED_NOISY if noisy else _NEEDED_EXACT
 
 
-def worth(apparent: float, optimism: float) -> float:
-    """Part of a curve that is worth using, 0 to 1.
+def shrinkage_weight(apparent: float, optimism: float) -> float:
+    """Shrinkage weight of a curve, 0 to 1.
 
-    In units of its optimism a saving of 1 is none on other rows, and 2 is best used in
-    three quarters (James and Stein). Beyond, the part nears 1 faster than is best for
-    log loss: what is well known is not pulled back to the input.
+    In units of its optimism, a decrease of 1 vanishes on new rows, and for 2 a weight
+    of three quarters is best (James and Stein). Beyond, the weight approaches 1 faster
+    than is optimal for log loss, so that well-determined curves are not shrunk to the
+    input.
     """
     if apparent <= optimism:
         return 0.0
@@ -685,12 +687,12 @@ def apply_curves(
     logits : ndarray of shape (n_rows, n_classes)
         Centred logits.
     scores : {'binary', 'ovr', 'top'}
-        What the curves are of: the second of two classes, each class against the rest,
-        or the most probable class.
+        Scores of the curves: the second of two classes, each class against the rest, or
+        the most probable class.
     curves : sequence of Curve
         One, or one for each class.
     weight : float, default=1.0
-        Part of the curves in the log-odds, the rest being the input's.
+        Weight of the curves in the log-odds, the rest being that of the input.
     """
     odds = log_odds(logits)
     if scores == "binary":

@@ -1,6 +1,6 @@
 """FedHistogramCalibrator: calibration curves from one score histogram.
 
-- What a fit to score histograms asks of clients: decided by public numbers only.
+- Settings of the histogram that clients send, from public values only.
 - Federated calibration curves from one score histogram.
 """
 
@@ -49,10 +49,11 @@ def contribution(
     model: Any,
     n_numbers: int,
 ) -> tuple[int | None, bool]:
-    """Rows of a client that count (None: all), and whether they share the weight of 1.
+    """Maximum rows of a client (None: all), and whether they share a weight of 1.
 
-    Noise is in proportion to what a client may send, whether it does or not. Sharing 1
-    takes all rows at the noise of one; whoever has many rows is no louder for it.
+    The noise is proportional to the bound on a client. With a shared weight of 1, all
+    rows are used at the noise of one row, and a client with many rows has no more
+    weight than others.
     """
     local = isinstance(model, LocalDP)
     if not isinstance(clip, str):
@@ -63,8 +64,8 @@ def contribution(
             )
         if setting.private and setting.unit == "example" and clip != 1:
             raise ValueError(
-                f"clip={clip!r}: {model!r} protects each row by itself, and a larger "
-                "bound would only add noise. Pass clip=1 or 'auto'."
+                f"clip={clip!r}: {model!r} protects single rows, so a larger bound "
+                "would only add noise. Pass clip=1 or 'auto'."
             )
         return int(clip), False
     if not setting.private:
@@ -75,8 +76,8 @@ def contribution(
         return None, True
     # Twice the noise is half the eps.
     eps = model.eps / (2 if getattr(model, "adjacency", "") == "replace" else 1)
-    worth = min(setting.n_clients * eps**2 / _CLIENTS_PER_ROW, _MAX_ROWS)
-    return max(int(worth), 1), False
+    rows = min(setting.n_clients * eps**2 / _CLIENTS_PER_ROW, _MAX_ROWS)
+    return max(int(rows), 1), False
 
 
 def levels_of_counts(
@@ -136,25 +137,28 @@ class FedHistogramCalibrator(BaseCalibrator):
     """Fit a curve to the counts of both labels in narrow buckets of the score.
 
     One round: each row falls into one bucket of the histogram of its label. The server
-    sees the (noisy) sums, fits any curve to them, and uses it as far as they speak for
-    it; `reason_` says how far.
+    receives the (noisy) sums, fits a curve to them, and shrinks it toward the input by
+    its estimated gain; `reason_` explains the result.
 
     Parameters
     ----------
     eps : float, default=None
-        Budget of differential privacy for a whole client. None adds no noise.
+        Privacy budget epsilon for a whole client (client-level differential privacy).
+        None adds no noise.
     method : {'auto', 'bins', 'bbq', 'isotonic', 'platt', 'beta'}, default='auto'
         Frequencies of `n_bins` bins of equal mass; Bayesian average of nested bins; a
         monotone curve; a line in log-odds; or a line in log p and log(1 - p). 'auto'
-        takes 'isotonic' or 'platt', whichever would save more log loss on other rows.
-        Bins do not keep the order of scores, and 'bbq' is poor under noise.
+        takes 'isotonic' or 'platt', whichever has the larger estimated decrease of log
+        loss on new rows. Bins do not keep the order of scores, and 'bbq' is poor under
+        noise.
     n_bins : int, default=15
         Bins of ``method='bins'``.
     multiclass : {'auto', 'ovr', 'top'}, default='auto'
         With more than two classes: one curve for each class against the rest, with as
         many histograms, which multiplies the noise; or one for the most probable class,
-        which stays so: the row gets a temperature if it falls, and if it rises others
-        keep their proportions. 'auto' is 'top' under privacy, else 'ovr'.
+        which remains the most probable: the row is divided by a temperature if its
+        probability decreases; if it increases, the others keep their proportions.
+        'auto' is 'top' under privacy, else 'ovr'.
     height : int or 'auto', default='auto'
         There are ``2**height`` buckets; 'auto' is 10, with noise 7, and 5 or, below
         ``eps=4``, 4 where every client adds noise.
@@ -165,66 +169,66 @@ class FedHistogramCalibrator(BaseCalibrator):
         Scale on which buckets have equal width: probability, log-odds (up to 16), or
         the mean of both; 'auto' is 'both' under noise, else 'logit'.
     delta : float, default=None
-        Chance that the bound of `eps` does not hold, for 'ovr'; None is
+        Delta of (eps, delta) differential privacy, for 'ovr'; None is
         ``min(1e-5, 1 / (10 K))`` for K clients. Laplace noise, for 'top' and for two
         classes, needs none.
     clip : int or 'auto', default='auto'
-        Rows of a client that count; of more, a fixed choice by row number is taken.
-        'auto' is all rows without privacy, and 1 where a row or a report is what is
-        protected. Where clients are, every client counts as one row, which its rows
-        share; beyond 22,000 clients, whose shares would fill the memory, as many rows
-        as `n_clients` ``* eps**2 / 2000``, from 1 to 10.
+        Maximum number of rows that a client contributes; of more rows, a fixed choice
+        by row number is used. 'auto' is all rows without privacy, and 1 if the unit of
+        privacy is a row or a report. For client-level privacy, the rows of a client
+        share a weight of 1; beyond 22,000 clients, to limit memory, 'auto' is
+        ``n_clients * eps**2 / 2000`` rows, from 1 to 10.
     if_improves : bool, default=True
-        Use the curve as far as the counts speak for it (`curve_weight_`), and leave the
-        input as it is where they do not (`improves_`); see Notes. False uses the curve
-        as it was fitted, whatever speaks against it. May be set after `fit`.
+        Shrink the curve toward the input by its estimated gain (`curve_weight_`), and
+        return the input unchanged if there is none (`improves_`); see Notes. False uses
+        the curve as fitted in all cases. May be set after `fit`.
     privacy : privacy model, default=None
-        Other settings of privacy, instead of `eps` and `delta`: CentralDP,
-        DistributedDP, LocalDP, SourceDP or SecureAggregation.
+        Privacy model to use instead of `eps` and `delta`: CentralDP, DistributedDP,
+        LocalDP, SourceDP or SecureAggregation.
     ledger : PrivacyLedger, default=None
-        Account that is debited before any client is asked.
+        Ledger that is charged before any client is contacted.
     classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None takes column names that are
-        the labels, else the sorted labels of y.
+        Labels of the logit columns, in column order. None uses the column names if they
+        are the labels, otherwise the sorted labels of y.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        What the columns of X hold; never guessed.
+        Type of the scores in X; it is never inferred from the data.
     runner : FederatedRunner, default=None
         Rounds, cohorts, engine and checkpoint.
     random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes a
-        simulation that can be repeated and guarantees nothing.
+        None draws noise and cohorts from the operating system. A seed makes the fit
+        reproducible, and a simulation without a privacy guarantee.
 
     Attributes
     ----------
     method_ : str
         Method of the curves.
     scores_ : {'binary', 'ovr', 'top'}
-        What the curves are of.
+        Scores that the curves calibrate.
     counts_ : ndarray of shape (n_scores, 2, 2**height)
         Negatives and positives of each score by bucket: unbiased, under noise with
         negative numbers among them.
     curve_points_, curve_values_ : list of ndarray
         Where each curve has steps or corners, and its values or coefficients.
     evidence_ : float
-        Standard deviations by which labels differ from what the scores say.
+        Standard deviations by which labels differ from the scores.
     gain_ : float
-        Log loss of a row that the curves, as fitted, would save on other rows.
+        Estimated decrease of the log loss per row on new rows, by the curves as fitted.
     curve_weight_ : float
-        Part of the curves in the calibrated log-odds, from 0 to 1, the rest being the
-        input's.
+        Weight of the curves in the calibrated log-odds, from 0 to 1, the rest being
+        that of the input.
     reason_ : str
-        These numbers in words.
+        Explanation with these numbers.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     improves_ : bool
-        Whether there is evidence, and a saving beyond noise and overfitting; here also
-        without privacy.
+        Whether there is evidence, and a gain beyond noise and overfitting; also
+        computed without privacy.
     n_clients_, n_rounds_ : int
         Clients seen and rounds run.
     privacy_ : PrivacyReport
         The guarantee of this fit.
     history_ : list of RoundRecord
-        What each round cost and what the server saw.
+        Privacy cost of each round and the values that the server received.
 
     See Also
     --------
@@ -239,14 +243,13 @@ class FedHistogramCalibrator(BaseCalibrator):
     counts. Slopes are not negative. Isotonic fits use leaves, under noise 64 buckets of
     equal mass, straight between; ends have half an example of the other label.
 
-    A curve can do harm: it follows the noise, or the few rows that there are. It is not
-    used unless labels differ from what the scores say by one standard deviation of
-    sample and noise, under privacy by 3.5. Nor unless its saving on the released counts
-    exceeds the optimism of that saving, which is what the covariance of the counts
-    explains of it (Stein's identity): the number of coefficients, and more with noise,
-    for 'bbq' by its deviation. If both hold, the log-odds are
-    ``w curve(z) + (1 - w) z`` with ``w = 1 - (optimism / saving)**2``. Weights of rows
-    count as numbers of rows.
+    A curve can do harm: it follows the noise, or the few rows that there are. It is
+    used only if the labels differ from the scores by one standard deviation of sampling
+    and noise, under privacy by 3.5, and if its decrease of log loss on the released
+    counts exceeds the optimism of that decrease, which follows from the covariance of
+    the counts (Stein's identity): the number of coefficients, and more with noise, for
+    'bbq' by its deviation. If both hold, the log-odds are ``w curve(z) + (1 - w) z``
+    with ``w = 1 - (optimism / saving)**2``. Weights of rows count as numbers of rows.
 
     References
     ----------
@@ -261,7 +264,8 @@ class FedHistogramCalibrator(BaseCalibrator):
     >>> cal.method_, cal.scores_, cal.counts_.shape
     ('platt', 'binary', (1, 2, 1024))
     >>> cal.reason_.split("; ")[1:]
-    ['platt saves 0.0477 of log loss on other rows', '100 % of the curve is used.']
+    ['platt would lower the log loss by 0.0477 on new rows',
+     'the curve has a weight of 100 %.']
     """
 
     _parameter_constraints = {
@@ -285,8 +289,8 @@ class FedHistogramCalibrator(BaseCalibrator):
         "gain_",
     )
     _other_unit = (
-        ", and where few clients have many rows CentralDP(eps, unit='example'), which "
-        "hides single rows and not whole clients"
+        ", and where few clients have many rows CentralDP(eps, unit='example'), "
+        "which protects single rows, not whole clients"
     )
 
     def __init__(
@@ -420,14 +424,15 @@ class FedHistogramCalibrator(BaseCalibrator):
         if self.privacy_.private:
             more = f"more clients or a larger eps would show it{self._other_unit}"
         warnings.warn(
-            f"{self.reason_} The scores may be right as they are; if not, {more}.",
+            f"{self.reason_} The scores may already be calibrated; if they are not, "
+            f"{more}.",
             CalibrationWarning,
             stacklevel=4,
         )
 
     @property
     def reason_(self) -> str:
-        """What was chosen and what speaks for it, with its numbers."""
+        """Chosen method, evidence, gain and weight, as text."""
         from skfedcal.methods.score_curves.curves import in_words
 
         choice = self.method_, self.gain_, self.evidence_
@@ -454,8 +459,8 @@ class FedHistogramCalibrator(BaseCalibrator):
             raise ValueError("counts_ has a wrong shape, or method_ is unknown")
         numbers = self.curve_weight_, self.gain_, self.evidence_
         if not all(type(x) is float for x in numbers) or not 0 <= numbers[0] <= 1:
-            raise ValueError("curve_weight_, gain_ or evidence_ cannot be")
+            raise ValueError("curve_weight_, gain_ or evidence_ has an invalid value")
         if not len(self.curve_points_) == len(self.curve_values_) == n_scores:
-            raise ValueError("there is not one curve for each score")
+            raise ValueError("the numbers of curves and scores differ")
         for curve in self._curves():
             curve.check()

@@ -1,7 +1,7 @@
 """Counts of scores by label and bucket, summed over clients.
 
 - Joint counts of labels and score buckets, on one or more levels of a dyadic tree.
-- Counts of scores, mapped from what a site holds, by score bucket.
+- Counts of scores by bucket, computed from the rows of a site.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_LEVEL = 62
 
 @dataclass(frozen=True, slots=True)
 class CountState:
-    """Sums so far: totals of all levels behind each other, and the law of their noise.
+    """Accumulated totals of all levels, concatenated, and their noise distribution.
 
     `laws` has one row per level and the columns `LAW_FIELDS`.
     """
@@ -69,17 +69,18 @@ class ScoreCounts:
     levels : tuple of int
         Increasing depths: level ``b`` has ``2**b`` equal buckets, the last one closed.
     max_examples : int, default=None
-        Rows of a client that count; chosen by a hash of their number at the client.
+        Maximum number of rows of a client; chosen by a hash of their number at the
+        client.
     clip : float, default=None
-        Bound on what a client sends on one level; None for exact sums.
+        Bound on the contribution of a client on one level; None for exact sums.
     norm : {'l1', 'l2'}, default='l1'
         Norm of the bound.
     weighting : {'example', 'client'}, default='example'
         Every row counts 1, or the rows of a client add up to 1.
     by_round : bool, default=False
-        Ask for one level in each round, for cohorts that are asked once.
+        Query one level in each round, for cohorts that are asked once.
     salt : int, default=0
-        Public number in the choice of rows.
+        Public salt of the hash that chooses rows.
     n_rounds : int, default=1
         Rounds; sums add up.
     """
@@ -117,12 +118,12 @@ class ScoreCounts:
         }
 
     def n_values(self, n_classes: int) -> int:
-        """Give the most numbers of a round."""
+        """Return the largest number of values in a round."""
         sizes = [self.n_tables * 2**bits for bits in self.levels]
         return max(sizes) if self.by_round else sum(sizes)
 
     def forms(self, n_classes: int) -> tuple[Form, ...]:
-        """List the broadcasts that a site accepts; two classes, or tables, fit."""
+        """List the broadcasts that a site accepts, for two classes."""
         self._check_classes(n_classes)
         for bits in self.levels:
             check_range("levels", bits, 0, MAX_LEVEL)
@@ -131,9 +132,11 @@ class ScoreCounts:
         return ({"round": Field((), "whole", 0, 2**31)},)
 
     def _check_classes(self, n_classes: int) -> None:
-        """Refuse a number of classes that the tables do not stand for."""
+        """Raise ValueError for a number of classes that does not match the tables."""
         if n_classes != 2:
-            raise ValueError(f"scores of two classes are counted, not of {n_classes}")
+            raise ValueError(
+                f"the histogram counts scores of two classes, not of {n_classes}"
+            )
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:
         owner, cell, weight = self.entries(clients)
@@ -169,7 +172,7 @@ class ScoreCounts:
         return owner, cell.reshape(-1), weight
 
     def _cells(self, rows: Array, labels: Array) -> Array:
-        """Leaf cell of each score; by blocks, as a score takes ten times its logits."""
+        """Leaf cell of each score, in blocks to limit memory."""
         height, parts = self.levels[-1], []
         step = max(1, BLOCK_CELLS // max(1, rows[:1].size))
         for start in range(0, max(1, len(rows)), step):
@@ -181,7 +184,7 @@ class ScoreCounts:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def placed(self, rows: Array, labels: Array) -> tuple[Array, Array]:
-        """Places in [0, 1] of the scores of each row, and the table each is in."""
+        """Positions in [0, 1] of the scores of each row, and the table of each."""
         return rows[:, :1], labels[:, None].astype(np.int64)
 
     def _weights(self, clients: FederatedDataset) -> Array | None:
@@ -220,10 +223,10 @@ def bucket_index(position: Array, height: int) -> Array:
 
 
 def law_row(total: Sums, name: str, n_units: int) -> tuple[Array, float]:
-    """Law of the noise of one block, and what takes its estimates to its reports.
+    """Noise distribution of one block, and the factor from estimates to reports.
 
-    Estimates from some of the clients come scaled up to all of them; what is kept is
-    the sum over those that reported, which adds up over rounds.
+    Estimates from a part of the clients are scaled up to all of them; the state keeps
+    the sum over those that reported, which can be accumulated over rounds.
     """
     law = total.laws.get(name)
     if law is None or law.domain == 0:
@@ -248,7 +251,7 @@ _KIND_OF = {
 
 
 def added_laws(first: Array, second: Array) -> Array:
-    """Law of the sum of two independent releases of one kind."""
+    """Noise distribution of the sum of two independent releases of one kind."""
     out = second.copy()
     for name in ("variance", "n_reports"):
         i = LAW_FIELDS.index(name)
@@ -266,8 +269,8 @@ class ClassScoreCounts(ScoreCounts):
     ----------
     scores : {'binary', 'top', 'ovr'}, default='binary'
         Score and label of a row: one of two classes; the most probable class and
-        whether it is the right one; or every class against the rest, which makes as
-        many tables, and as many times the norm, as there are classes.
+        whether it is correct; or every class against the rest, which makes as many
+        tables, and as many times the norm, as there are classes.
     space : {'both', 'prob', 'logit'}, default='logit'
         Scale on which buckets have equal width; 'both' is the mean of the other two.
     n_classes : int, default=2
@@ -276,7 +279,7 @@ class ClassScoreCounts(ScoreCounts):
         Rows carry weights, so that counts are real numbers; with ``weighting='client'``
         they are not read.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        What the columns hold.
+        Type of the scores in the columns.
     positive : {0, 1}, default=1
         Label, and column, of the positive class, for 'binary'; one column alone is that
         of the positive class.
@@ -299,10 +302,10 @@ class ClassScoreCounts(ScoreCounts):
         return 2 * self.n_classes if self.scores == "ovr" else 2
 
     def _check_classes(self, n_classes: int) -> None:
-        """Refuse a number of classes that the tables do not stand for."""
+        """Raise ValueError for a number of classes that does not match the tables."""
         if n_classes != self.n_classes or (self.scores == "binary" and n_classes != 2):
             raise ValueError(
-                f"{self.scores!r} scores of {self.n_classes} classes do not fit "
+                f"{self.scores!r} scores of {self.n_classes} classes do not match "
                 f"{n_classes} classes"
             )
         if self.positive not in (0, 1):
@@ -321,7 +324,7 @@ class ClassScoreCounts(ScoreCounts):
         return clients.weights[clients.offsets[0] : clients.offsets[-1]]
 
     def placed(self, rows: Array, labels: Array) -> tuple[Array, Array]:
-        """Places in [0, 1] of the scores of each row, and the table each is in."""
+        """Positions in [0, 1] of the scores of each row, and the table of each."""
         if self.scores == "binary":
             table = (labels == self.positive)[:, None].astype(np.int64)
             return self._binary_place(rows)[:, None], table
@@ -336,7 +339,7 @@ class ClassScoreCounts(ScoreCounts):
         return place_of_odds(highest, self.space), right
 
     def _binary_place(self, rows: Array) -> Array:
-        """Place of the score of the positive class."""
+        """Position of the score of the positive class."""
         if self.input_type == "proba":
             # Not by logits and back: a probability on an edge must stay on its side.
             proba = rows[:, -1] if self.positive else rows[:, 0]

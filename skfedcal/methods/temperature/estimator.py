@@ -1,7 +1,7 @@
 """FedTempCalibrator, and the temperature of each client for simulations.
 
 - Federated temperature scaling.
-- Looks at clients one by one; for simulations, where no privacy is at stake.
+- Temperature of each single client; for simulations only.
 """
 
 from __future__ import annotations
@@ -47,55 +47,57 @@ class FedTempCalibrator(BaseCalibrator):
     Parameters
     ----------
     eps : float, default=None
-        Budget of differential privacy for a whole client. None adds no noise.
+        Privacy budget epsilon for a whole client (client-level differential privacy).
+        None adds no noise.
     delta : float, default=None
-        Chance that the bound of `eps` does not hold; None is ``min(1e-5, 1 / (10 K))``
+        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
     solver : {'auto', 'newton', 'grid', 'average'}, default='auto'
         'newton': the exact optimum of the pooled log loss; under `eps` five noisy
         releases at the server's current value, combined by their known noise. 'grid':
         the same optimum in one round, T in [0.01, 100]. 'average': the mean of the
-        clients' own optima, as the paper prints it; biased when clients differ.
-        'auto' is 'newton'.
+        clients' own optima, as printed in the paper; biased when clients differ. 'auto'
+        is 'newton'.
     clip : float or 'auto', default='auto'
-        Bound on what one client sends: its mean slope in log T for 'newton', its curve
-        for 'grid', its change of T for 'average'. A number also clips without `eps`
-        where the solver is 'average'. 'auto' is a public constant of the solver.
+        Bound on the contribution of one client: its mean slope in log T for 'newton',
+        its curve for 'grid', its change of T for 'average'. A number also clips without
+        `eps` where the solver is 'average'. 'auto' is a public constant of the solver.
     if_improves : bool, default=True
-        Leave the input as it is where, under `eps`, the released values are no more
-        than noise explains (`improves_`).
+        With `eps`, return the input unchanged if the released values cannot be
+        distinguished from noise (`improves_`).
     privacy : CentralDP or SecureAggregation, default=None
-        Other settings of privacy, instead of `eps` and `delta`.
+        Privacy model to use instead of `eps` and `delta`.
     ledger : PrivacyLedger, default=None
-        Account that is debited before any client is asked.
+        Ledger that is charged before any client is contacted.
     classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None takes column names that are
-        the labels, else the sorted labels of y.
+        Labels of the logit columns, in column order. None uses the column names if they
+        are the labels, otherwise the sorted labels of y.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        What the columns of X hold; never guessed.
+        Type of the scores in X; it is never inferred from the data.
     runner : FederatedRunner, default=None
         Rounds, cohorts, engine and checkpoint.
     random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes a
-        simulation that can be repeated and guarantees nothing.
+        None draws noise and cohorts from the operating system. A seed makes the fit
+        reproducible, and a simulation without a privacy guarantee.
 
     Attributes
     ----------
     temperature_ : float
         The temperature, in [1e-4, 1e4]; 1 leaves the input unchanged.
     converged_ : bool
-        Whether the optimum was found inside the bounds; under `eps`, whether the
-        releases said more about it than the noise.
+        Whether the optimum was found inside the bounds; with `eps`, whether the
+        released values determine it better than the prior.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     improves_ : bool
-        Whether the releases, under `eps`, say more than noise; always without.
+        With `eps`, whether the released values can be distinguished from noise; always
+        True without `eps`.
     n_clients_, n_rounds_ : int
         Clients seen and rounds run.
     privacy_ : PrivacyReport
         The guarantee of this fit.
     history_ : list of RoundRecord
-        What each round cost and what the server saw.
+        Privacy cost of each round and the values that the server received.
 
     See Also
     --------
@@ -129,7 +131,7 @@ class FedTempCalibrator(BaseCalibrator):
     _fitted_names = ("temperature_", "converged_")
     _other_unit = (
         "; with few clients of many rows so would CentralDP(eps, unit='example'), "
-        "which hides single rows and not whole clients"
+        "which protects single rows, not whole clients"
     )
 
     def __init__(
@@ -164,7 +166,7 @@ class FedTempCalibrator(BaseCalibrator):
         if self.solver == "average":
             if setting.unit == "example":
                 raise ValueError(
-                    "solver='average' has no bound for one example; use "
+                    "solver='average' has no sensitivity bound for one example; use "
                     "unit='client', or solver='newton'."
                 )
             if setting.private:
@@ -202,14 +204,15 @@ class FedTempCalibrator(BaseCalibrator):
             return
         if setting.private:
             text = (
-                "The noise leaves the temperature open: this many clients with this "
-                "eps say little more than the prior around T = 1."
+                "The noise is too large to determine the temperature: with this "
+                "number of clients and this eps, the released values add little to "
+                "the prior around T = 1."
             )
         elif self._bounded:
             text = (
-                f"The log loss has no minimum inside the bounds: stopped at T = "
-                f"{self.temperature_:.4g}. The rows may be all right, all wrong, or "
-                "without information about the labels."
+                "The log loss has no minimum inside the bounds: stopped at T = "
+                f"{self.temperature_:.4g}. The predictions may be all correct, all "
+                "wrong, or unrelated to the labels."
             )
         else:
             text = (
@@ -237,8 +240,8 @@ class FedTempCalibrator(BaseCalibrator):
 def _refuse_clip(clip: float | Literal["auto"], solver: str) -> None:
     if clip != "auto":
         raise ValueError(
-            f"clip={clip!r} without eps has no meaning for solver={solver!r}, which "
-            "finds the exact optimum; use solver='average', or set eps."
+            f"clip={clip!r} is not used by solver={solver!r} without eps, where the "
+            "exact optimum is computed; use solver='average', or set eps."
         )
 
 
@@ -252,9 +255,9 @@ def client_temperatures(
 ) -> FloatArray:
     """Temperature that each client would fit to its own rows alone.
 
-    It looks at clients one by one and adds no noise: use it on simulated federations,
-    to see how far clients differ, not on data that are to be kept private. The more the
-    labels are skewed, the larger is the variance of these temperatures.
+    It reads each client separately and adds no noise: use it on simulated federations,
+    to see how much clients differ, not on private data. The more the labels are skewed,
+    the larger is the variance of these temperatures.
 
     Parameters
     ----------
@@ -266,18 +269,18 @@ def client_temperatures(
         Client that owns each row. None makes all rows one client. With a list of
         clients: one name per client.
     classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None takes column names that are
-        the labels, else the sorted labels of y.
+        Labels of the logit columns, in column order. None uses the column names if they
+        are the labels, otherwise the sorted labels of y.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        What the columns hold; never guessed.
+        Type of the scores; it is never inferred from the data.
 
     Returns
     -------
     temperatures : ndarray of shape (n_clients,)
         Optimum of the client's log loss in [0.05, 20], in the order of the clients
         (sorted, if they come as `client_ids`). NaN for clients without rows. A client
-        whose rows are all right, or all wrong, has no optimum and ends at a bound, or
-        on the way there where its loss is zero in floating point.
+        whose predictions are all correct, or all wrong, has no optimum and ends at a
+        bound, or on the way there where its loss is zero in floating point.
 
     See Also
     --------

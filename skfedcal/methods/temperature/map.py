@@ -1,4 +1,4 @@
-"""The map of one temperature, as a graph."""
+"""Map of one temperature, as a graph."""
 
 from __future__ import annotations
 

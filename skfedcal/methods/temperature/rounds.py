@@ -1,9 +1,9 @@
-"""Temperature scaling: what clients send, and what the server does with the sums.
+"""Temperature scaling: client sums and server updates.
 
 - Exact temperature scaling by high-order steps on the summed log loss.
 - Temperature scaling in one round: every client sends its slopes on a grid.
 - Temperature scaling by averaging local optima: Algorithm 2 of the paper.
-- Temperature scaling under noise: few releases, each centred on the public iterate.
+- Temperature scaling under noise: few releases, each at the current public value.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TemperatureState:
     """Inverse temperature, with a bracket for its logarithm.
 
     `stage` is the thinning of the rows, `error` an estimate of the relative error of
-    `beta`; `flat` tells that the loss no longer depends on `beta`.
+    `beta`; `flat` is true if the loss no longer depends on `beta`.
     """
 
     beta: float = 1.0
@@ -176,8 +176,8 @@ def newton_step(
 ) -> TemperatureState:
     """Move `beta` toward the root of the slope, inside the bracket.
 
-    `slopes` are derivatives in the relative change of `beta`; the first two say nothing
-    if they are at most `floor`.
+    `slopes` are derivatives in the relative change of `beta`; the first two are not
+    significant if they are at most `floor`.
     """
     here = log(state.beta)
     scaled = [float(s) for s in slopes]
@@ -307,10 +307,10 @@ _GRID_STANDS_OUT = 2.8
 
 @dataclass(frozen=True, slots=True)
 class GridState:
-    """Summed slopes so far and the root that they have.
+    """Accumulated slopes and their root.
 
-    `converged` is false at either end of the grid; `improves` tells whether the slope
-    at T = 1 stands out of the noise.
+    `converged` is false at either end of the grid; `improves` is true if the slope at T
+    = 1 can be distinguished from noise.
     """
 
     slopes: Array
@@ -386,7 +386,7 @@ class TemperatureGrid:
             log_beta, inside = _quintic_root(self.grid, slopes)
         else:
             log_beta, inside = _isotonic_root(self.grid, slopes[:, 0])
-            # Both ends must stand out of the noise for a root to mean anything.
+            # A root is meaningful only if the slopes at both ends exceed the noise.
             noise = total.noise.get("slopes", 0.0) * np.sqrt(state.rounds + 1)
             inside &= min(-slopes.min(), slopes.max()) > 4 * noise
             here = slopes[np.abs(self.grid).argmin(), 0]
@@ -407,7 +407,7 @@ def _quintic_root(grid: Array, slopes: Array) -> tuple[float, bool]:
     rising = np.flatnonzero((first[:-1] < 0) & (first[1:] >= 0))
     # A slope that fades to zero and never rises above it has no root.
     if not rising.size or not (first > 0).any():
-        # A flat end (all zero) is no optimum either; the middle of it is T = 1.
+        # A flat end (all zero) is not an optimum either; its middle is T = 1.
         end = 0.0 if not first.any() else (grid[0] if first[-1] > 0 else grid[-1])
         return float(end), False
     i = int(rising[0])
@@ -495,7 +495,7 @@ class AverageState:
 
     @property
     def improves(self) -> bool:
-        """Whether the move from T = 1 is more than what noise makes of nothing."""
+        """Whether the change from T = 1 is more than noise alone would produce."""
         return (self.temperature - 1) ** 2 > _LOCAL_STANDS_OUT**2 * self.variance
 
 
@@ -559,12 +559,12 @@ class TemperatureAverage:
 
 
 def local_temperatures(clients: FederatedDataset, *, max_iter: int = 60) -> Array:
-    """NLL-optimal temperature of each client by itself, all clients at once.
+    """NLL-optimal temperature of each client, for all clients at once.
 
     Steps to the root of the slope, from four derivatives of the loss and inside a
-    bracket, for the clients that still move. Clients whose rows are all right or all
-    wrong end at a bound (0.05 or 20); empty ones, and those whose loss is flat in
-    floating point, end at 1.
+    bracket, for the clients that still move. Clients whose predictions are all correct
+    or all wrong end at a bound (0.05 or 20); empty ones, and those whose loss is flat
+    in floating point, end at 1.
     """
     log_beta = np.zeros(len(clients))
     low = np.full(len(clients), -LOCAL_BOUND)
@@ -657,10 +657,10 @@ _STANDS_OUT, _CURVATURE_BEND = 1.8, 0.3
 class PrivateState:
     """Posterior of ``log(1 / T)`` after some releases.
 
-    `points` are where clients were asked, `roots` and `variances` what each release
-    says about the optimum. For the question whether T = 1 would do: `slopes` with the
-    variances `slope_noise`, the mean of the curvatures and the variance of that mean,
-    and the variance `chance` that the labels give to a slope.
+    `points` are the queried values, `roots` and `variances` the estimate of the optimum
+    by each release. For the test of T = 1: `slopes` with the variances `slope_noise`,
+    the mean of the curvatures and the variance of that mean, and the sampling variance
+    `chance` of a slope.
     """
 
     log_beta: float = 0.0
@@ -682,17 +682,18 @@ class PrivateState:
 
     @property
     def converged(self) -> bool:
-        """Whether the releases narrowed the prior at least by half."""
+        """Whether the posterior is at most half as wide as the prior."""
         return self.sd < _PRIOR_SD / 2
 
     @property
     def evidence(self) -> float:
-        """Slope at T = 1 over what noise and chance in the labels make of it.
+        """Slope at T = 1 over its standard deviation by noise and sampling.
 
-        The larger of two answers: that of the first release, which was asked there, and
-        that of all, by way of the mean curvature, which is sharper near T = 1. Errors
-        of slopes do not depend on where they were asked, so that their variance is the
-        one that is known; that of roots, which divide by a noisy curvature, is not.
+        The larger of two statistics: that of the first release, which was queried
+        there, and that of all releases, extrapolated by the mean curvature, which is
+        more powerful near T = 1. Errors of slopes do not depend on the queried point,
+        so that their variance is known; that of roots, which divide by a noisy
+        curvature, is not.
         """
         if not self.slopes.size:
             return 0.0
@@ -701,13 +702,15 @@ class PrivateState:
         center = float(weights @ self.points / total)
         slope = float(weights @ self.slopes / total) - self.curvature * center
         bend = (_CURVATURE_BEND * self.curvature) ** 2
-        doubt = center**2 * (self.curvature_noise + bend)
+        extrapolation = center**2 * (self.curvature_noise + bend)
         first = abs(self.slopes[0]) / np.sqrt(self.slope_noise[0] + self.chance)
-        return float(max(first, abs(slope) / np.sqrt(1 / total + doubt + self.chance)))
+        return float(
+            max(first, abs(slope) / np.sqrt(1 / total + extrapolation + self.chance))
+        )
 
     @property
     def improves(self) -> bool:
-        """Whether to use the result at all; noise alone says yes in one of ten fits."""
+        """Whether to use the result; noise alone passes in one of ten fits."""
         return self.evidence > _STANDS_OUT
 
 
@@ -721,7 +724,8 @@ class TemperaturePosterior:
     Each client sends the mean slope and curvature of its loss in ``log(1 / T)`` at the
     server's current value, scaled and clipped to L2 norm 1. The server turns each
     release into a Newton estimate with its known noise variance and combines them with
-    a normal prior; releases taken far from where they point fade out.
+    a normal prior; releases that were queried far from their estimate are
+    down-weighted.
 
     Parameters
     ----------
@@ -730,7 +734,7 @@ class TemperaturePosterior:
     curvature_clip : float, default=1.0
         Bound on a client's mean curvature.
     full_rows : int, default=25
-        A client with this many rows counts fully, one with fewer in proportion.
+        A client with this many rows has full weight, one with fewer in proportion.
     n_rounds : int, default=5
         Releases; more of them reach temperatures far from 1 and cost little.
     """
@@ -787,7 +791,7 @@ class TemperaturePosterior:
     def _add_slope(
         self, state: State, slope: float, noise: float, curvature: float, n_clients: int
     ) -> State:
-        """Keep what tells T from 1."""
+        """Store the statistics for the test of T = 1."""
         n_rounds = state.rounds + 1
         mean = state.curvature + (curvature - state.curvature) / n_rounds
         spread = max((noise * self.curvature_clip) ** 2, 1e-18)

@@ -1,6 +1,6 @@
 """FedTopBinCalibrator: histogram binning of the most probable class.
 
-- Value of each confidence bin from (noisy) counts of right and wrong predictions.
+- Value of each confidence bin from (noisy) counts of correct and wrong predictions.
 - Federated histogram binning of the most probable class.
 """
 
@@ -45,17 +45,17 @@ _EMPTY = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopTable:
-    """What to do with a confidence in each bin.
+    """Table of calibrated confidences.
 
     Parameters
     ----------
     values : ndarray of shape (n_bins,)
         New confidence in the middle of the bin.
     trust : ndarray of shape (n_bins,)
-        How far the counts of the bin decide, from 0 to 1: the new confidence moves by
-        ``1 - trust`` times what the old one moves inside the bin.
+        Weight of the counts of the bin, from 0 to 1: inside the bin, the new confidence
+        has a slope of ``1 - trust`` in the old one.
     nothing : float
-        Chance that the input needs no correction, given the counts; NaN if not known.
+        Posterior probability that the input needs no correction; NaN if not known.
     """
 
     values: Array
@@ -64,12 +64,12 @@ class TopTable:
 
     @property
     def noticeable(self) -> bool:
-        """Whether the counts speak against leaving the input as it is."""
+        """Whether the counts contradict the input."""
         return self.nothing < _MAX_NOTHING
 
 
 def frequency_table(state: HistogramState) -> TopTable:
-    """Frequencies of right predictions; the middle of an empty bin."""
+    """Frequencies of correct predictions; the midpoint for an empty bin."""
     values = plain_bins(state).values[0]
     return TopTable(values, np.ones(len(values)))
 
@@ -82,9 +82,10 @@ def plain_bins(state: HistogramState) -> BinTable:
 def shrunk_table(state: HistogramState, n_classes: int) -> TopTable:
     """Posterior mean of each bin around the input, from counts with known noise.
 
-    With `r` right and `w` wrong rows in a bin of middle `m`, the residual ``(1 - m) r -
-    m w`` is unbiased for ``n d``: `n` rows times the error `d` of the confidence. Its
-    variance is that of `n` draws and of the noise. `d` has a normal prior over bins.
+    With `r` correct and `w` wrong predictions in a bin with midpoint `m`, the residual
+    ``(1 - m) r - m w`` is unbiased for ``n d``: `n` rows times the error `d` of the
+    confidence. Its variance is that of `n` draws and of the noise. `d` has a normal
+    prior over bins.
     """
     right, wrong = state.positive[0], state.negative[0]
     middle = ClassBins(len(right)).midpoints
@@ -104,7 +105,7 @@ def shrunk_table(state: HistogramState, n_classes: int) -> TopTable:
 
 
 def monotone(table: TopTable, state: HistogramState) -> TopTable:
-    """Values that do not fall, nearest by rows."""
+    """Non-decreasing values, nearest by weighted least squares."""
     from sklearn.isotonic import isotonic_regression
 
     rows = np.maximum(state.positive[0] + state.negative[0], 0.0) + 1
@@ -124,8 +125,8 @@ def _posterior(
 ) -> tuple[Array, Array, float]:
     """Mean of d from ``seen = slope * d + normal noise``, averaged over `_FACTORS`.
 
-    Also the derivative of each mean by its own observed ``d``, and the chance of the
-    factor 0.
+    Also the derivative of each mean by its own observed ``d``, and the posterior
+    probability of the factor 0.
     """
     values, vectors = np.linalg.eigh(slope[:, None] * covariance * slope)
     scales = _FACTORS[:, None] ** 2
@@ -148,76 +149,78 @@ _LIMITS = np.finfo(np.float64)
 
 
 class FedTopBinCalibrator(BaseCalibrator):
-    """Set the confidence in the predicted class to how often it was right.
+    """Set the confidence in the predicted class to its observed accuracy.
 
     Confidences, the probabilities of the most probable classes, fall into bins. Clients
-    send the numbers of right and of wrong predictions in each; one row is in one of
-    them. One round.
+    send the numbers of correct and of wrong predictions in each bin; a row enters one
+    of them. One round.
 
     Parameters
     ----------
     eps : float, default=None
-        Budget of differential privacy for a whole client. None adds no noise. To
-        protect single rows pass `privacy`.
+        Privacy budget epsilon for a whole client (client-level differential privacy).
+        None adds no noise. To protect single rows pass `privacy`.
     delta : float, default=None
-        Accepted as everywhere and not needed: Laplace noise has a pure `eps`.
+        Accepted for a uniform interface and not used: Laplace noise gives pure
+        eps-differential privacy.
     n_bins : int, default=15
         Equal-width bins of [0, 1].
     shrink : bool, default=True
-        Take the posterior mean of each bin, given what sampling and the known noise
-        explain, around the confidence that comes in; bins learn from their neighbours.
-        False takes the frequency, as the paper does.
+        Take the posterior mean of each bin, with a prior around the input confidence
+        that is smooth over bins, given sampling and the known noise. False takes the
+        frequency, as in the paper.
     monotone : bool, default=True
-        Let a higher bin have no lower value.
+        Make the values non-decreasing over bins.
     keep_order : bool, default=True
         Divide the logits of each row by the temperature that gives its predicted class
-        the new confidence: no two classes change places. False lets the others share
-        the rest in proportion; `predict` may then name one of these, by a probability
-        that no bin has measured.
+        the new confidence: the order of classes does not change. False scales the other
+        classes in proportion; `predict` may then return one of these, with a
+        probability that no bin has measured.
     clip : int or 'auto', default='auto'
-        Rows of a client that count; of more, a fixed choice by row number is taken.
-        'auto' is 10 under privacy, 1 where a row or a report is what is protected, and
-        all rows without.
+        Maximum number of rows that a client contributes; of more rows, a fixed choice
+        by row number is used. 'auto' is 10 under privacy, 1 if the unit of privacy is a
+        row or a report, and all rows without privacy.
     if_improves : bool, default=True
-        Leave the input as it is where, under privacy, the released counts do not speak
-        against it (`improves_`).
+        Under privacy, return the input unchanged unless the released counts contradict
+        it (`improves_`).
     privacy : privacy model, default=None
-        Other settings of privacy, instead of `eps` and `delta`: SourceDP, CentralDP,
+        Privacy model to use instead of `eps` and `delta`: SourceDP, CentralDP,
         DistributedDP, LocalDP or SecureAggregation.
     ledger : PrivacyLedger, default=None
-        Account that is debited before any client is asked.
+        Ledger that is charged before any client is contacted.
     classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None takes column names that are
-        the labels, else the sorted labels of y.
+        Labels of the logit columns, in column order. None uses the column names if they
+        are the labels, otherwise the sorted labels of y.
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        What the columns of X hold; never guessed.
+        Type of the scores in X; it is never inferred from the data.
     runner : FederatedRunner, default=None
         Rounds, cohorts, engine and checkpoint.
     random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes a
-        simulation that can be repeated and guarantees nothing.
+        None draws noise and cohorts from the operating system. A seed makes the fit
+        reproducible, and a simulation without a privacy guarantee.
 
     Attributes
     ----------
     bin_edges_ : ndarray of shape (n_bins + 1,)
-        Where bins begin and end.
+        Edges of the bins.
     counts_ : ndarray of shape (2, n_bins)
-        Right and wrong predictions, as released; noise makes some negative.
+        Released counts of correct and wrong predictions; may be negative under noise.
     bin_values_ : ndarray of shape (n_bins,)
         Calibrated confidence in the middle of each bin.
     bin_trust_ : ndarray of shape (n_bins,)
-        From 0 to 1: how far the counts of the bin decide. At 1 all confidences of the
-        bin get its value; below, they keep a part of their differences.
+        Weight of the counts of each bin, from 0 to 1. At 1 all confidences of the bin
+        get its value; below, they keep a part of their differences.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     improves_ : bool
-        Whether the counts, under privacy, speak against the input; always without.
+        Under privacy, whether the counts contradict the input; always True without
+        privacy.
     n_clients_, n_rounds_ : int
         Clients seen and rounds run.
     privacy_ : PrivacyReport
         The guarantee of this fit.
     history_ : list of RoundRecord
-        What each round cost and what the server saw.
+        Privacy cost of each round and the values that the server received.
 
     See Also
     --------
@@ -230,17 +233,17 @@ class FedTopBinCalibrator(BaseCalibrator):
     ``v + (1 - a) (p - m)``, with `keep_order` not less than 1 of `n_classes`. `predict`
     is the most probable class of `predict_proba`.
 
-    With r right and w wrong predictions the residual ``(1 - m) r - m w`` measures
+    With r correct and w wrong predictions the residual ``(1 - m) r - m w`` measures
     ``n d``, n = r + w rows times the error d of the confidence, with the variance of n
     draws and of the noise. The prior of d is normal: an error in proportion to
     ``m - 1 / n_classes``, a smooth one, and one of the bin alone. It is averaged over
     four strengths, one of which is 0. `improves_` asks for odds of 9 to 1 against that
     one; with ``shrink=False`` it is that of FedBinCalibrator.
 
-    One row moves one count by 1. The paper releases right and all predictions, which a
-    row moves by 2, and needs twice the noise. Under SourceDP every source adds noise of
-    its own; the same eps with CentralDP or DistributedDP and ``unit='example'`` has it
-    once, and is better by far.
+    One row moves one count by 1. The paper releases the numbers of correct and of all
+    predictions, which a row changes by 2 in total, and needs twice the noise. Under
+    SourceDP every source adds noise of its own; the same eps with CentralDP or
+    DistributedDP and ``unit='example'`` adds it once, and is much more accurate.
 
     References
     ----------
@@ -317,8 +320,8 @@ class FedTopBinCalibrator(BaseCalibrator):
         if not isinstance(self.clip, str):
             if self.clip >= 2 and setting.private and setting.unit == "example":
                 raise ValueError(
-                    f"clip={self.clip!r} rows would have to be hidden where one is "
-                    "asked for; leave it out for unit='example'."
+                    f"clip={self.clip!r} is not used with unit='example', where the "
+                    "bound is one row; leave it out."
                 )
             return int(self.clip)
         if not setting.private:

@@ -1,4 +1,4 @@
-"""The map of one table for the most probable class, as a graph."""
+"""Map of one table for the most probable class, as a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Right and wrong predictions by the confidence in them, summed over clients."""
+"""Correct and wrong predictions by confidence, summed over clients."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ _VARIANCE = LAW_FIELDS.index("variance")
 
 @dataclass(frozen=True, slots=True)
 class TopBinCounts:
-    """Count rows whose most probable class is right, and is wrong, by its probability.
+    """Count correct and wrong predictions by the probability of the predicted class.
 
     One row is in one cell of both tables together: its L1 norm is 1, while numbers of
-    right and of all predictions would have 2.
+    correct and of all predictions would have 2.
 
     Parameters
     ----------
     n_bins : int, default=15
         Equal-width bins of [0, 1].
     max_examples : int, default=None
-        Rows of a client that count; chosen by a hash of their number at the client.
+        Maximum number of rows of a client; chosen by a hash of their number at the
+        client.
     clip : float, default=None
-        L1 bound on what a client sends; None for exact sums.
+        L1 bound on the contribution of a client; None for exact sums.
     weighted : bool, default=False
         Rows carry weights, so that counts are real numbers.
     n_rounds : int, default=1
@@ -114,7 +115,7 @@ class TopBinCounts:
         return False
 
     def _cells(self, block: Block) -> Array:
-        """Cell of each row; those of wrong predictions come after all right ones."""
+        """Cell of each row; cells of wrong predictions follow those of correct ones."""
         top, confidence = top_label(block.rows)
         wrong = block.labels != top
         return bin_index(confidence, self.n_bins) + wrong * np.intp(self.n_bins)

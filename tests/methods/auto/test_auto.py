@@ -353,7 +353,7 @@ def test_a_warning_appears_once_and_points_here(params, clients):
         ({"eps": 0.1, "class_prior": [1.0, 2.0]}, "must hold 3 positive numbers"),
         ({"class_prior": "balanced"}, "'class_prior' parameter"),
         ({"keep_order": "yes"}, "'keep_order' parameter"),
-        ({"clip": 1.0}, "clip=1.0 without eps has no meaning"),
+        ({"clip": 1.0}, "clip=1.0 is not used without eps"),
         (rounds(0), "n_rounds=0"),
         (cohort("permuted", size="all"), "cohort_size='all'"),
         (cohort("some"), "cohort='some'"),

@@ -296,7 +296,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_end(tmp_path, n_done):
 
 def test_what_cannot_be_is_refused():
     rows, labels = biased(90, 3)
-    with pytest.raises(ValueError, match=r"clip=0\.5 without eps has no meaning"):
+    with pytest.raises(ValueError, match=r"clip=0\.5 is not used without eps"):
         fit(rows, labels, clip=0.5)
     with pytest.raises(ValueError, match="The 'residual' parameter"):
         fit(rows, labels, residual="curve")

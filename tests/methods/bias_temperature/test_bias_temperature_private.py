@@ -103,7 +103,7 @@ def test_a_calibrated_model_is_left_nearly_as_it_is(calibrated):
 def test_if_improves_takes_back_what_noise_explains(calibrated):
     # Ten clients at a small budget: nothing can be learned.
     few = calibrated.clients[:10]
-    with pytest.warns(CalibrationWarning, match="no more than the noise explains"):
+    with pytest.warns(CalibrationWarning, match="cannot be distinguished from noise"):
         cal = make_cal(0.1)(0).fit(few)
     assert not cal.improves_
     logits = calibrated.test_logits[:50]
@@ -182,7 +182,7 @@ def test_the_prior_follows_the_columns():
         ({"residual": "bins"}, "exact sums"),
         (
             {"class_prior": "private", "runner": FederatedRunner(n_rounds=1)},
-            "round of its own",
+            "needs a separate round",
         ),
         (
             {
@@ -205,7 +205,7 @@ def test_one_row_is_not_a_unit_of_label_frequencies(biased):
     cal = FedBiasTempCalibrator(
         privacy=CentralDP(1.0, unit="example"), classes=range(10), random_state=0
     )
-    with pytest.raises(ValueError, match="no bound for one example"):
+    with pytest.raises(ValueError, match="no sensitivity bound for one example"):
         cal.fit(biased.clients)
 
 

@@ -362,7 +362,7 @@ def test_clip_per_class_bounds_classes_one_by_one():
     np.testing.assert_allclose(split.positive_[:, 1], [5.0, 5.0, 0.0])
 
 
-@pytest.mark.filterwarnings("ignore:What the clients sent is no more")
+@pytest.mark.filterwarnings("ignore:The released values cannot be")
 @pytest.mark.parametrize("per_class", [False, True])
 def test_reported_sensitivities(draw, per_class):
     clients = [draw(20, 4, seed=i) for i in range(30)]
@@ -376,7 +376,7 @@ def test_reported_sensitivities(draw, per_class):
     )
 
 
-@pytest.mark.filterwarnings("ignore:What the clients sent is no more")
+@pytest.mark.filterwarnings("ignore:The released values cannot be")
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")
 def test_noise_of_counts_has_the_announced_size(draw):
     clients = [draw(2, 5, seed=i) for i in range(40)]
@@ -403,7 +403,7 @@ BAD = [
     ({"n_bins": 0}, "'n_bins' parameter .* must be an int in the range"),
     ({"n_bins": 2.5}, "'n_bins' parameter"),
     ({"clip": (1.0, 2.0, 3.0)}, r"clip=\(1.0, 2.0, 3.0\) must be 'auto', a positive"),
-    ({"clip": (1.0,)}, "must be 'auto', a positive number, or two"),
+    ({"clip": (1.0,)}, "must be 'auto', a positive number, or a pair"),
     ({"clip": [1.0, -2.0]}, r"clip=\[1.0, -2.0\] must be"),
     ({"clip": (1.0, "x")}, "must be 'auto'"),
     ({"clip": (1.0, np.nan)}, "must be 'auto'"),

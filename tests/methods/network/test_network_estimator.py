@@ -130,7 +130,7 @@ def test_clip_bounds_each_client_also_without_eps(fed):
 
 @simulated
 def test_noise_on_thousands_of_numbers_is_not_used(fed):
-    with pytest.warns(CalibrationWarning, match="no more than the noise"):
+    with pytest.warns(CalibrationWarning, match="cannot be distinguished from noise"):
         cal = FedMLPCalibrator(1.0, random_state=0).fit(fed.clients)
     assert not cal.improves_
     assert cal.n_rounds_ == 3
@@ -206,7 +206,10 @@ def test_a_damaged_file_is_refused(fed, tmp_path, key, change):
         ({"epochs": 0}, "'epochs' parameter"),
         ({"batch_size": 0}, "'batch_size' parameter"),
         ({"learning_rate": 0.0}, "'learning_rate' parameter"),
-        ({"privacy": CentralDP(1.0, unit="example")}, "no bound for one example"),
+        (
+            {"privacy": CentralDP(1.0, unit="example")},
+            "no sensitivity bound for one example",
+        ),
     ],
 )
 def test_wrong_parameters_are_named(fed, params, message):

@@ -22,8 +22,8 @@ from skfedcal.methods.score_curves.curves import (
     fit_isotonic,
     fit_sigmoid,
     saving,
+    shrinkage_weight,
     smoothed,
-    worth,
 )
 
 EXACT = NoiseModel((LevelLaw(7),))
@@ -301,9 +301,14 @@ def test_evidence_of_calibrated_scores_has_its_size(eps, mean):
 
 
 def test_the_worth_of_a_curve_by_hand():
-    assert worth(1.9, 2.0) == worth(2.0, 2.0) == worth(-1.0, 2.0) == 0.0
-    assert worth(4.0, 2.0) == pytest.approx(0.75)
-    assert worth(20.0, 2.0) == pytest.approx(0.99)
+    assert (
+        shrinkage_weight(1.9, 2.0)
+        == shrinkage_weight(2.0, 2.0)
+        == shrinkage_weight(-1.0, 2.0)
+        == 0.0
+    )
+    assert shrinkage_weight(4.0, 2.0) == pytest.approx(0.75)
+    assert shrinkage_weight(20.0, 2.0) == pytest.approx(0.99)
 
 
 def test_auto_takes_the_line_for_a_line_and_the_curve_for_a_curve():

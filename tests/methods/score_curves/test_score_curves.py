@@ -295,11 +295,11 @@ def test_noise_alone_leaves_the_input():
     with pytest.warns(CalibrationWarning, match="unit='example'"):
         cal.fit(odds, labels, client_ids=clients)
     assert not cal.improves_ and cal.curve_weight_ == 0
-    assert "the input is left as it is" in cal.reason_
+    assert "the input is returned unchanged" in cal.reason_
     np.testing.assert_allclose(cal.predict_proba(odds)[:, 1], expit(odds))
     cal.set_params(if_improves=False)
     assert np.abs(cal.predict_proba(odds)[:, 1] - expit(odds)).max() > 0.01
-    assert "used as it is" in cal.reason_
+    assert "used without shrinkage" in cal.reason_
 
 
 @pytest.mark.parametrize("eps", [None, 1.0])
@@ -307,7 +307,7 @@ def test_noise_alone_leaves_the_input():
 def test_calibrated_scores_are_left_alone(method, eps):
     odds, labels, clients = binary(20_000, 2000, scale=1.0, seed=2)
     cal = FedHistogramCalibrator(eps, method=method, random_state=0)
-    with pytest.warns(CalibrationWarning, match="may be right as they are"):
+    with pytest.warns(CalibrationWarning, match="may already be calibrated"):
         cal.fit(odds, labels, client_ids=clients)
     assert not cal.improves_
     np.testing.assert_allclose(cal.predict_proba(odds)[:, 1], expit(odds))
@@ -321,7 +321,7 @@ def test_the_curve_is_blended_with_the_input_in_log_odds(method):
     assert 0 < w < 1 and cal.improves_
     expected = w * cal._curves()[0](odds) + (1 - w) * odds
     np.testing.assert_allclose(cal.decision_function(odds), expected, atol=1e-9)
-    assert f"{100 * w:.0f} % of the curve is used" in cal.reason_
+    assert f"the curve has a weight of {100 * w:.0f} %" in cal.reason_
     raw = cal.set_params(if_improves=False).decision_function(odds)
     np.testing.assert_allclose(raw, cal._curves()[0](odds), atol=1e-9)
 

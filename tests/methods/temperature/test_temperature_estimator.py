@@ -260,8 +260,8 @@ BAD = [
     ({"eps": 1.0, "delta": 0.5}, "delta=0.5 is too large.* publishes one of the 5"),
     ({"clip": 0.0}, "'clip' parameter"),
     ({"clip": "big"}, "'clip' parameter"),
-    ({"clip": 2.0}, "clip=2.0 without eps has no meaning for solver='auto'.*set eps"),
-    ({"clip": 2.0, "solver": "grid"}, "has no meaning for solver='grid'"),
+    ({"clip": 2.0}, "clip=2.0 is not used by solver='auto'.*set eps"),
+    ({"clip": 2.0, "solver": "grid"}, "is not used by solver='grid'"),
     ({"solver": "lbfgs"}, "'solver' parameter .* must be a str among"),
     ({"ledger": "ledger.jsonl"}, "'ledger' parameter"),
     ({"privacy": 1.0}, "privacy=1.0 is not a privacy model.*CentralDP"),
@@ -296,7 +296,7 @@ def test_both_eps_and_a_privacy_object_is_an_error(draw):
         with pytest.raises(ValueError, match=message):
             FedTempCalibrator(privacy=bad).fit(clients)
     with pytest.raises(
-        ValueError, match="solver='average' has no bound for one example"
+        ValueError, match="solver='average' has no sensitivity bound for one example"
     ):
         FedTempCalibrator(privacy=CentralDP(1.0, unit="example"), solver="average").fit(
             clients

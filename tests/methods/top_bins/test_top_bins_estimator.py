@@ -185,7 +185,7 @@ def test_a_client_counts_with_a_few_rows_only():
 def test_nothing_but_noise_leaves_the_input():
     rows, labels, ids = overconfident(200, factor=1.0, n_clients=20)
     cal = FedTopBinCalibrator(privacy=SourceDP(0.1), random_state=0)
-    with pytest.warns(CalibrationWarning, match="no more than the noise"):
+    with pytest.warns(CalibrationWarning, match="cannot be distinguished from noise"):
         cal.fit(rows, labels, client_ids=ids)
     assert not cal.improves_
     np.testing.assert_allclose(cal.predict_proba(rows), softmax(rows, axis=1))
