@@ -89,6 +89,7 @@ NO_ENTRIES = {
     "PartialSum", "Plan", "PrivacyReport", "Request", "RoundHistory", "RoundRecord",
     "RoundScores", "Scaffold", "SecureAggregation", "Transport", "make_client_app",
     "respond",
+    "calibrate",  # deprecated alias of calibrate_noise
 }  # fmt: skip
 # Packages that only lead to the names of others.
 OLD_PATHS = ("skfedcal.algorithms", "skfedcal.calibrators", "skfedcal.data")

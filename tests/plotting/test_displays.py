@@ -196,10 +196,10 @@ def test_from_clients_equals_from_histogram(cls, clients, noisy):
 @pytest.mark.parametrize(
     ("cls", "wrong", "message"),
     [
-        (FedRocDisplay, {"ci": 95}, "ci=95"),
+        (FedRocDisplay, {"ci": 95}, "ci must be .* got 95"),
         (FedReliabilityDisplay, {"plot_kw": {"n_bins": 0}}, "n_bins=0"),
         (FedReliabilityDisplay, {"plot_kw": {"strategy": "x"}}, "strategy='x'"),
-        (FedPrecisionRecallDisplay, {"ci": 0}, "ci=0"),
+        (FedPrecisionRecallDisplay, {"ci": 0}, "ci must be .* got 0"),
     ],
 )
 def test_nothing_is_paid_for_what_cannot_be_drawn(cls, wrong, message, clients):
