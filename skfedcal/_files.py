@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,7 +30,7 @@ _DISK = {
 }
 
 # What `write_whole` calls a draft, after the name of the file.
-_DRAFT = re.compile(r"\.[0-9a-f]{16}\.tmp")
+_DRAFT = re.compile(r"\.[0-9a-f]{16}\.tmp$")
 
 
 def as_path(path: Any, what: str = "path") -> Path:
@@ -108,10 +108,16 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _remove_drafts(path: Path) -> None:
-    start = f".{path.name}"
-    for draft in path.parent.iterdir():
-        name = draft.name
-        if name.startswith(start) and _DRAFT.fullmatch(name, len(start)):
+    remove_drafts(path.parent, {path.name})
+
+
+def remove_drafts(folder: Path, names: Container[str]) -> None:
+    """Remove what killed writers of files with these names have left behind."""
+    for draft in folder.iterdir():
+        ending = _DRAFT.search(draft.name)
+        if ending is None or ending.end() != len(draft.name):
+            continue
+        if draft.name[0] == "." and draft.name[1 : ending.start()] in names:
             draft.unlink(missing_ok=True)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from math import isnan
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 import joblib
 
-from skfedcal._files import as_path, write_whole
+from skfedcal._files import as_path, remove_drafts, write_whole
 from skfedcal._version import __version__
 
 # Part of every key: raised when cells hold something else than before.
@@ -113,6 +113,11 @@ class CellStore:
             found = {"value": _without_nan(work())}
             self.save(key, found)
         return found["value"]
+
+    def remove_drafts(self, keys: Iterable[str]) -> None:
+        """Remove the unfinished files of these cells, whose writers were killed."""
+        if self.folder is not None:
+            remove_drafts(self.folder, {self._path(key).name for key in keys})
 
     def _path(self, key: str) -> Path:
         assert self.folder is not None

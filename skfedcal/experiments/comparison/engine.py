@@ -664,6 +664,10 @@ def _run(
             for i, result in zip(todo, work, strict=True):
                 results[i] = result
                 bar.step()
+    except BaseException:
+        # The pool has killed its workers, maybe while they wrote.
+        store.remove_drafts(keys[i] for i in todo)
+        raise
     finally:
         bar.close()
     return [result for result in results if result is not None]
