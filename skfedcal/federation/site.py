@@ -155,7 +155,7 @@ class Site:
             _log.warning("refused %r: %s", kind, error)
             return {"refused": "its budget does not cover the answer"}, {}
         except Exception as error:
-            # Raised before rows are touched, by a message that is not understood.
+            # Depends on the message only: what rows cause is caught in `_words`.
             _log.exception("failed at %r", kind)
             name = type(error).__name__
             return {"refused": f"it could not answer {kind!r} ({name})"}, {}

@@ -112,7 +112,7 @@ _NEAR = 1e-5
 _FLAT = 1e-10
 # Half the width of a 95 % interval in standard deviations.
 _WIDTH = 1.959964
-# Wider intervals of log T say no more, and would overflow.
+# Wider intervals of log T add no information and would overflow.
 _MAX_REACH = 100.0
 
 
