@@ -2,7 +2,8 @@
 
 - Convert arguments to arrays; errors name the argument.
 
-  numpy, pandas and torch each raise their own kinds of error on values that are not arrays.
+  numpy, pandas and torch each raise their own kinds of error on values that are not
+  arrays.
 
 - Convert scores of a model to logits, one column per class.
 
