@@ -111,6 +111,16 @@ def test_parameters_are_documented(name):
     assert set(inspect.signature(thing).parameters) <= documented
 
 
+@pytest.mark.parametrize("thing", public_objects())
+def test_no_shared_entry_of_a_docstring_is_left_out(thing):
+    methods = [f for f in vars(thing).values() if inspect.isfunction(f)]
+    for each in [thing, *methods] if inspect.isclass(thing) else [thing]:
+        doc = inspect.getdoc(each) or ""
+        _, _, rest = doc.partition("Parameters\n----------\n")
+        for entry in re.split(r"\n(?=\S)", rest.split("\n\n")[0]):
+            assert not entry or "\n " in entry, (each, entry)
+
+
 def test_estimators_share_names_of_parameters(public_estimators):
     shared = {"eps", "delta", "clip", "privacy", "ledger", "random_state"}
     shared |= {"classes", "input_type", "runner"}

@@ -17,6 +17,7 @@ from skfedcal.datasets._layout import (
     check_choice,
     deliver_clients,
     fetch,
+    loader_documented,
     nonempty_lines,
     parts_of,
 )
@@ -88,6 +89,7 @@ LAYOUT = Layout(
 )
 
 
+@loader_documented
 def load_adult(
     data_home: Home,
     *,
@@ -105,8 +107,7 @@ def load_adult(
     data_home : str or path-like
         Folder with ``adult.data`` and ``adult.test``, or one that has them in
         ``adult``.
-    split : {"train", "test", "all"}, default="train"
-        Rows to return; "all" is "train" and then "test".
+    split
     encoding : {"onehot", "ordinal"}, default="onehot"
         "onehot": a column of zeros and ones for each category, and for a missing value
         in the columns that can have one; 108 columns in all. "ordinal": the position in
@@ -117,10 +118,7 @@ def load_adult(
         are the client "?".
     download : bool, default=False
         Fetch files that are missing from UCI, and check them.
-    return_X_y : bool, default=False
-        Return ``(data, target)`` in place of a Bunch.
-    as_clients : bool, default=False
-        Return ``{name: (data, target)}``, which `fit` takes, in place of a Bunch.
+    return_X_y, as_clients
 
     Returns
     -------

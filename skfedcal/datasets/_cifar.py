@@ -31,6 +31,7 @@ from skfedcal.datasets._layout import (
     check_lengths,
     deliver,
     fetch_with_torchvision,
+    loader_documented,
     parts_of,
     scaled,
 )
@@ -191,6 +192,7 @@ CIFAR100 = Layout("CIFAR-100", ("cifar-100-python", ""), ADVICE)
 N_CLASSES = {"fine": 100, "coarse": 20}
 
 
+@loader_documented
 def load_cifar10(
     data_home: Home,
     *,
@@ -206,14 +208,7 @@ def load_cifar10(
     data_home : str or path-like
         Folder ``cifar-10-batches-py``, or one that contains it: ``data_batch_1`` to
         ``data_batch_5``, ``test_batch`` and, for names of classes, ``batches.meta``.
-    split : {"train", "test", "all"}, default="train"
-        Rows to return; "all" is "train" and then "test".
-    dtype : {"uint8", "float32"}, default="uint8"
-        Pixels from 0 to 255 as in the file, or divided by 255.
-    download : bool, default=False
-        Fetch files that are missing, through torchvision; needs the extra ``vision``.
-    return_X_y : bool, default=False
-        Return ``(data, target)`` in place of a Bunch.
+    split, dtype, download, return_X_y
 
     Returns
     -------
@@ -263,6 +258,7 @@ def load_cifar10(
     )
 
 
+@loader_documented
 def load_cifar100(
     data_home: Home,
     *,
@@ -279,16 +275,10 @@ def load_cifar100(
     data_home : str or path-like
         Folder ``cifar-100-python``, or one that contains it: ``train``, ``test`` and,
         for names of classes, ``meta``.
-    split : {"train", "test", "all"}, default="train"
-        Rows to return; "all" is "train" and then "test".
+    split
     labels : {"fine", "coarse"}, default="fine"
         Whether `target` holds one of 100 classes, or one of their 20 groups.
-    dtype : {"uint8", "float32"}, default="uint8"
-        Pixels from 0 to 255 as in the file, or divided by 255.
-    download : bool, default=False
-        Fetch files that are missing, through torchvision; needs the extra ``vision``.
-    return_X_y : bool, default=False
-        Return ``(data, target)`` in place of a Bunch.
+    dtype, download, return_X_y
 
     Returns
     -------

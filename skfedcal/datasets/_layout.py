@@ -21,8 +21,25 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import Bunch
 
+from skfedcal._docs import SharedDocs
 from skfedcal._files import as_path, write_whole
 from skfedcal.clients.partitions import rows_by_client
+
+loader_documented = SharedDocs(
+    """
+    split : {"train", "test", "all"}, default="train"
+        Rows to return; "all" is "train" and then "test".
+    return_X_y : bool, default=False
+        Return ``(data, target)`` in place of a Bunch.
+    as_clients : bool, default=False
+        Return ``{name: (data, target)}``, which `fit` takes, in place of a Bunch.
+    dtype : {"uint8", "float32"}, default="uint8"
+        Pixels from 0 to 255 as in the file, or divided by 255.
+    download : bool, default=False
+        Fetch files that are missing, through torchvision; needs the extra ``vision``.
+    """
+)
+
 
 TIMEOUT = 60.0  # seconds without an answer
 CHUNK = 1 << 20

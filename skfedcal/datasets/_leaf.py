@@ -24,6 +24,7 @@ from skfedcal.datasets._layout import (
     check_choice,
     check_labels,
     deliver_clients,
+    loader_documented,
     parts_of,
 )
 
@@ -176,6 +177,7 @@ ALPHABET = "".join(
 SEQUENCE = 80
 
 
+@loader_documented
 def load_femnist(
     data_home: Home,
     *,
@@ -195,10 +197,7 @@ def load_femnist(
         Rows to return. "all" is those of "train" and "test", by writer.
     min_samples : int, default=0
         Leave out writers with fewer rows than this in "train" and "test" together.
-    return_X_y : bool, default=False
-        Return ``(data, target)`` in place of a Bunch.
-    as_clients : bool, default=False
-        Return ``{name: (data, target)}``, which `fit` takes, in place of a Bunch.
+    return_X_y, as_clients
 
     Returns
     -------
@@ -250,6 +249,7 @@ def load_femnist(
     )
 
 
+@loader_documented
 def load_shakespeare(
     data_home: Home,
     *,
@@ -273,10 +273,7 @@ def load_shakespeare(
     unknown : str, default=None
         Character that is read in place of one outside of LEAF's alphabet. None makes
         such a character an error.
-    return_X_y : bool, default=False
-        Return ``(data, target)`` in place of a Bunch.
-    as_clients : bool, default=False
-        Return ``{name: (data, target)}``, which `fit` takes, in place of a Bunch.
+    return_X_y, as_clients
 
     Returns
     -------

@@ -31,6 +31,7 @@ from skfedcal.datasets._layout import (
     check_lengths,
     deliver,
     fetch_with_torchvision,
+    loader_documented,
     parts_of,
     scaled,
 )
@@ -144,6 +145,7 @@ EMNIST = {
 }
 
 
+@loader_documented
 def load_mnist(
     data_home: Home,
     *,
@@ -162,16 +164,10 @@ def load_mnist(
         ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, as they are or with
         ``.gz``; or the folder that torchvision was given as root, which has them in
         ``MNIST/raw`` (``FashionMNIST/raw``, ``KMNIST/raw``).
-    split : {"train", "test", "all"}, default="train"
-        Rows to return; "all" is "train" and then "test".
+    split
     variant : {"mnist", "fashion", "kuzushiji"}, default="mnist"
         Which of the data sets.
-    dtype : {"uint8", "float32"}, default="uint8"
-        Pixels from 0 to 255 as in the file, or divided by 255.
-    download : bool, default=False
-        Fetch files that are missing, through torchvision; needs the extra ``vision``.
-    return_X_y : bool, default=False
-        Return ``(data, target)`` in place of a Bunch.
+    dtype, download, return_X_y
 
     Returns
     -------
@@ -217,6 +213,7 @@ def load_mnist(
     return deliver(scaled(X, dtype), y, return_X_y, target_names=names)
 
 
+@loader_documented
 def load_emnist(
     data_home: Home,
     *,
@@ -235,8 +232,7 @@ def load_emnist(
         Folder with ``emnist-<variant>-train-images-idx3-ubyte`` and the like, as they
         are or with ``.gz``; or the folder that torchvision was given as root, which has
         them in ``EMNIST/raw``.
-    split : {"train", "test", "all"}, default="train"
-        Rows to return; "all" is "train" and then "test".
+    split
     variant : {"balanced", "byclass", "bymerge", "digits", "letters", "mnist"}, \
 default="balanced"
         Which selection of classes; torchvision calls this the split.
@@ -244,12 +240,7 @@ default="balanced"
         The files hold each image mirrored at its diagonal. True turns it, so that it
         looks as those of MNIST do; False returns what is in the file, as torchvision
         does.
-    dtype : {"uint8", "float32"}, default="uint8"
-        Pixels from 0 to 255 as in the file, or divided by 255.
-    download : bool, default=False
-        Fetch files that are missing, through torchvision; needs the extra ``vision``.
-    return_X_y : bool, default=False
-        Return ``(data, target)`` in place of a Bunch.
+    dtype, download, return_X_y
 
     Returns
     -------

@@ -26,6 +26,7 @@ from skfedcal.datasets._layout import (
     check_lengths,
     deliver,
     fetch_with_torchvision,
+    loader_documented,
     parts_of,
     scaled,
 )
@@ -181,6 +182,7 @@ SVHN = Layout(
 )
 
 
+@loader_documented
 def load_svhn(
     data_home: Home,
     *,
@@ -198,12 +200,7 @@ def load_svhn(
         one that has them in ``SVHN``.
     split : {"train", "test", "extra", "all"}, default="train"
         Rows to return; "all" is "train" and then "test", without "extra".
-    dtype : {"uint8", "float32"}, default="uint8"
-        Pixels from 0 to 255 as in the file, or divided by 255.
-    download : bool, default=False
-        Fetch files that are missing, through torchvision; needs the extra ``vision``.
-    return_X_y : bool, default=False
-        Return ``(data, target)`` in place of a Bunch.
+    dtype, download, return_X_y
 
     Returns
     -------

@@ -15,6 +15,7 @@ from skfedcal.datasets._layout import (
     check_choice,
     deliver,
     fetch,
+    loader_documented,
     nonempty_lines,
     parts_of,
     scaled,
@@ -39,6 +40,7 @@ LAYOUT = Layout(
 ENDINGS = (".jpeg", ".jpg", ".png")
 
 
+@loader_documented
 def load_tiny_imagenet(
     data_home: Home,
     *,
@@ -63,8 +65,7 @@ def load_tiny_imagenet(
         1.2 GB as "uint8" and four times that as "float32".
     download : bool, default=False
         Fetch and unpack the archive if the folder is missing.
-    return_X_y : bool, default=False
-        Return ``(data, target)`` in place of a Bunch.
+    return_X_y
 
     Returns
     -------

@@ -18,6 +18,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skfedcal import _numerics
+from skfedcal._docs import documented
 from skfedcal._sklearn_compat import (
     CallbackSupportMixin,
     KnownParams,
@@ -150,6 +151,7 @@ def is_remote(X: object) -> TypeGuard[RemoteClients]:
     return module is not None and isinstance(X, module.RemoteClients)
 
 
+@documented
 class BaseCalibrator(
     ExportMixin,
     CallbackSupportMixin,
@@ -216,11 +218,7 @@ class BaseCalibrator(
             ``fit([Z1, ...], [y1, ...])``, ``fit(Z, y)`` (one client) and
             ``fit(Z, y, client_ids=ids)``. `RemoteClients` are sites that keep their
             rows.
-        y : array-like of shape (n_samples,), or list of these, default=None
-            Labels; omitted when `X` is a list of pairs.
-        client_ids : array-like of shape (n_samples,), default=None
-            Client that owns each row. None makes all rows one client. With a list of
-            clients: one name per client.
+        y, client_ids
         sample_weight : array-like of shape (n_samples,), or list of these, default=None
             Weight of each row: 0 leaves it out, 2 counts it twice. Not supported with
             privacy, because the bound on a client would no longer hold.

@@ -46,6 +46,7 @@ from skfedcal.metrics.validation import (
     check_weight,
     count_labels,
     fault,
+    metrics_documented,
     positive_labels,
     sums_to_one,
 )
@@ -213,6 +214,7 @@ def _listed_gaps(
     return np.bincount(cell, gap, n_classes * width).reshape(shape)
 
 
+@metrics_documented
 def expected_calibration_error(
     y_true: ArrayLike,
     y_prob: ArrayLike,
@@ -229,29 +231,13 @@ def expected_calibration_error(
 
     Parameters
     ----------
-    y_true : array-like of shape (n_samples,)
-        True labels.
-    y_prob : array-like of shape (n_samples, n_classes) or (n_samples,)
-        Probabilities, columns in sorted label order. One dimension means the
-        probability of the second of two classes.
-    n_bins : int, default=15
-        Number of bins.
+    y_true, y_prob, n_bins
     norm : {'l1', 'l2', 'max'}, default='l1'
         Mean gap (ECE), root mean square gap, or largest gap (MCE).
-    squared : bool, default=False
-        Return the mean square gap instead of its root; only for ``norm='l2'``.
+    squared
     strategy : {'uniform', 'quantile'}, default='uniform'
         Bins of equal width, or of equal weight.
-    debias : bool, default=False
-        Subtract :math:`\bar y_b (1 - \bar y_b) / (n_b - 1)` from each squared gap
-        (only for ``norm='l2'``); bins of weight 1 or less count as 0. This is the
-        debiased estimator of Kumar et al., section 5. With ``squared=True`` the
-        value may be negative, otherwise it is cut off at 0. It reads weights as
-        counts of rows.
-    labels : array-like of shape (n_classes,), default=None
-        All labels, one per column of `y_prob`. Needed when `y_true` misses some.
-    sample_weight : array-like of shape (n_samples,), default=None
-        Weight 0 is a row left out, weight 2 a row repeated.
+    debias, labels, sample_weight
 
     Returns
     -------
@@ -297,6 +283,7 @@ def expected_calibration_error(
     return float(error(bin_sums(confidence, top == codes, index, n_bins, weight)))
 
 
+@metrics_documented
 def calibration_error(
     y_true: ArrayLike,
     y_prob: ArrayLike,
@@ -319,10 +306,7 @@ def calibration_error(
         Probability of the positive class, or of both classes in sorted order.
     norm : {'l1', 'l2', 'max'}, default='l1'
         Mean gap, root mean square gap, or largest gap over bins.
-    squared : bool, default=False
-        Return the mean square gap instead of its root; only for ``norm='l2'``.
-    n_bins : int, default=15
-        Number of bins.
+    squared, n_bins
     strategy : {'uniform', 'quantile'}, default='uniform'
         Bins of equal width, or of equal weight.
     debias : bool, default=False
@@ -334,8 +318,7 @@ def calibration_error(
     pos_label : int, float, bool or str, default=None
         The positive label; by default the greater one. Needed when `y_true` holds
         a single label other than 0, 1 or -1.
-    sample_weight : array-like of shape (n_samples,), default=None
-        Weight 0 is a row left out, weight 2 a row repeated.
+    sample_weight
 
     Returns
     -------
@@ -396,6 +379,7 @@ def positive_column(proba: np.ndarray, column: int = 1) -> np.ndarray:
     return check_positive(proba).astype(np.float64, copy=False)
 
 
+@metrics_documented
 def classwise_calibration_error(
     y_true: ArrayLike,
     y_prob: ArrayLike,
@@ -417,17 +401,10 @@ def classwise_calibration_error(
 
     Parameters
     ----------
-    y_true : array-like of shape (n_samples,)
-        True labels.
-    y_prob : array-like of shape (n_samples, n_classes) or (n_samples,)
-        Probabilities, columns in sorted label order. One dimension means the
-        probability of the second of two classes.
-    n_bins : int, default=15
-        Number of bins.
+    y_true, y_prob, n_bins
     norm : {'l1', 'l2', 'max'}, default='l1'
         Mean gap, root mean square gap, or largest gap over the bins of a class.
-    squared : bool, default=False
-        Return the mean square gap instead of its root; only for ``norm='l2'``.
+    squared
     strategy : {'uniform', 'quantile'}, default='uniform'
         Bins of equal width, or of equal weight per class.
     threshold : float, default=0.0
@@ -436,16 +413,7 @@ def classwise_calibration_error(
     average : {'macro', 'weighted'} or None, default='macro'
         Plain mean over classes, mean weighted by class frequency in `y_true`, or
         one value per class.
-    debias : bool, default=False
-        Subtract :math:`\bar y_b (1 - \bar y_b) / (n_b - 1)` from each squared gap
-        (only for ``norm='l2'``); bins of weight 1 or less count as 0. This is the
-        debiased estimator of Kumar et al., section 5. With ``squared=True`` the
-        value may be negative, otherwise it is cut off at 0. It reads weights as
-        counts of rows.
-    labels : array-like of shape (n_classes,), default=None
-        All labels, one per column of `y_prob`. Needed when `y_true` misses some.
-    sample_weight : array-like of shape (n_samples,), default=None
-        Weight 0 is a row left out, weight 2 a row repeated.
+    debias, labels, sample_weight
 
     Returns
     -------

@@ -19,11 +19,17 @@ from skfedcal.metrics._calibration_error import (
     expected_calibration_error,
 )
 from skfedcal.metrics.binning import blocks, proba_of
-from skfedcal.metrics.validation import check_choice, check_problem, check_threshold
+from skfedcal.metrics.validation import (
+    check_choice,
+    check_problem,
+    check_threshold,
+    metrics_documented,
+)
 
 SQUARE_BLOCK = 1 << 15
 
 
+@metrics_documented
 def brier_score(
     y_true: ArrayLike,
     y_prob: ArrayLike,
@@ -36,15 +42,7 @@ def brier_score(
 
     Parameters
     ----------
-    y_true : array-like of shape (n_samples,)
-        True labels.
-    y_prob : array-like of shape (n_samples, n_classes) or (n_samples,)
-        Probabilities, columns in sorted label order. One dimension means the
-        probability of the second of two classes.
-    labels : array-like of shape (n_classes,), default=None
-        All labels, one per column of `y_prob`. Needed when `y_true` misses some.
-    sample_weight : array-like of shape (n_samples,), default=None
-        Weight 0 is a row left out, weight 2 a row repeated.
+    y_true, y_prob, labels, sample_weight
     scale_by_half : bool or 'auto', default='auto'
         Divide by 2, so that the range is [0, 1] instead of [0, 2]; 'auto' does so
         for two classes only.
@@ -85,6 +83,7 @@ def _square_norms(proba: np.ndarray) -> np.ndarray:
     )
 
 
+@metrics_documented
 def negative_log_likelihood(
     y_true: ArrayLike,
     y_prob: ArrayLike,
@@ -97,15 +96,7 @@ def negative_log_likelihood(
 
     Parameters
     ----------
-    y_true : array-like of shape (n_samples,)
-        True labels.
-    y_prob : array-like of shape (n_samples, n_classes) or (n_samples,)
-        Probabilities, columns in sorted label order. One dimension means the
-        probability of the second of two classes.
-    labels : array-like of shape (n_classes,), default=None
-        All labels, one per column of `y_prob`. Needed when `y_true` misses some.
-    sample_weight : array-like of shape (n_samples,), default=None
-        Weight 0 is a row left out, weight 2 a row repeated.
+    y_true, y_prob, labels, sample_weight
     min_prob : float, default=None
         Smaller probabilities count as this one; None is the machine epsilon of the
         dtype of `y_prob`. With 0 a label that was called impossible costs infinity.

@@ -12,8 +12,33 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_array, check_consistent_length
 
+from skfedcal._docs import SharedDocs
 from skfedcal.clients.arrays import clear_errors, from_tensor, read_array
 from skfedcal.metrics.binning import blocks, product
+
+metrics_documented = SharedDocs(
+    r"""
+    y_true : array-like of shape (n_samples,)
+        True labels.
+    y_prob : array-like of shape (n_samples, n_classes) or (n_samples,)
+        Probabilities, columns in sorted label order. One dimension means the
+        probability of the second of two classes.
+    labels : array-like of shape (n_classes,), default=None
+        All labels, one per column of `y_prob`. Needed when `y_true` misses some.
+    sample_weight : array-like of shape (n_samples,), default=None
+        Weight 0 is a row left out, weight 2 a row repeated.
+    n_bins : int, default=15
+        Number of bins.
+    squared : bool, default=False
+        Return the mean square gap instead of its root; only for ``norm='l2'``.
+    debias : bool, default=False
+        Subtract :math:`\bar y_b (1 - \bar y_b) / (n_b - 1)` from each squared gap
+        (only for ``norm='l2'``); bins of weight 1 or less count as 0. This is the
+        debiased estimator of Kumar et al., section 5. With ``squared=True`` the
+        value may be negative, otherwise it is cut off at 0. It reads weights as
+        counts of rows.
+    """
+)
 
 
 def check_vector(values: ArrayLike, name: str) -> np.ndarray:

@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import column_or_1d
 
+from skfedcal._docs import documented
 from skfedcal._sklearn_compat import (
     CallbackSupportMixin,
     Interval,
@@ -164,6 +165,7 @@ def joint_report(training, head):
 EVAL_PUBLIC = "the rows of eval_set are public"
 
 
+@documented
 class BaseTrainer(
     CallbackSupportMixin, PrivacyMixin, FittedNetworkMixin, BaseEstimator
 ):
@@ -179,11 +181,7 @@ class BaseTrainer(
             All of these are read: ``fit([(X1, y1), ...])``, ``fit({name: (X1, y1)})``,
             ``fit([X1, ...], [y1, ...])``, ``fit(X, y)`` (one client) and
             ``fit(X, y, client_ids=ids)``. Rows may have more than one axis.
-        y : array-like of shape (n_samples,), or list of these, default=None
-            Labels; omitted when `X` is a list of pairs.
-        client_ids : array-like of shape (n_samples,), default=None
-            Client that owns each row. None makes all rows one client. With a list of
-            clients: one name per client.
+        y, client_ids
 
         Returns
         -------
@@ -387,6 +385,7 @@ _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 _COUNT = Interval(Integral, 1, None, closed="left")
 
 
+@documented
 class FedAvgClassifier(BaseTrainer):
     """Train a torch module on clients by federated averaging.
 
@@ -442,16 +441,13 @@ class FedAvgClassifier(BaseTrainer):
     eps : float, default=None
         Privacy budget epsilon for a whole client and all rounds (client-level
         differential privacy). None adds no noise.
-    delta : float, default=None
-        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
-        for K clients.
+    delta
     clip : float or 'auto', default='auto'
         L2 bound on the change of all parameters that one client sends; a number also
         clips without `eps`. 'auto' is 1 under `eps`.
     privacy : CentralDP, DistributedDP or SecureAggregation, default=None
         Privacy model to use instead of `eps` and `delta`.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
+    ledger
     cohort_size : int or 'auto', default='auto'
         Clients that are simulated in one call of torch, with the same result. 'auto' is
         all of a round for modules of up to 50,000 parameters, else 1; and 1 under `eps`
@@ -490,8 +486,7 @@ class FedAvgClassifier(BaseTrainer):
     scores_ : list of RoundScores
         Accuracy, log loss, calibration error, entropy and variation ratio on
         `eval_set`, for each round that was run here; without the final `head_`.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
+    n_clients_, n_rounds_
     privacy_ : PrivacyReport
         The guarantee of this fit; with a private `head` that of both together; the
         guarantee of the head alone is ``head_.privacy_``.

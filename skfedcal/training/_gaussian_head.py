@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from skfedcal._docs import documented
 from skfedcal._sklearn_compat import Interval, StrOptions, fit_context, undone_on_error
 from skfedcal.clients.features import check_features
 from skfedcal.clients.partitions import as_generator
@@ -22,6 +23,7 @@ from skfedcal.training.class_statistics import ClassMoments, scaled_rows
 ROW_LENGTH = sqrt(3.0)
 
 
+@documented
 class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
     r"""Gaussian classifier from class statistics of all clients, in one round.
 
@@ -57,9 +59,7 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
         Public bound on the length of a row; longer rows are shortened to it, also in
         prediction. Needed under `eps`. None computes the largest feature of all clients
         in an additional first round.
-    delta : float, default=None
-        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
-        for K clients.
+    delta
     clip : float or 'auto', default='auto'
         Public L2 bound on the contribution of a client, in units of rows divided by
         `max_norm`. The rows of a client above it are down-weighted. 'auto' is 1 under
@@ -68,8 +68,7 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
         also clips without `eps`.
     privacy : CentralDP, DistributedDP or SecureAggregation, default=None
         Privacy model to use instead of `eps` and `delta`.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
+    ledger
     classes : array-like of shape (n_classes,), default=None
         All labels, also those without rows; None takes the labels of y.
     runner : FederatedRunner, default=None
@@ -94,12 +93,7 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Their names, if they have any.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------
@@ -201,11 +195,7 @@ class FedGaussianHead(PrivacyMixin, LogitsClassifierMixin, BaseEstimator):
             ``fit([X1, ...], [y1, ...])``, ``fit(X, y)`` (one client) and
             ``fit(X, y, client_ids=ids)``. `RemoteClients` are sites that keep their
             features.
-        y : array-like of shape (n_samples,), or list of these, default=None
-            Labels; omitted when `X` is a list of pairs.
-        client_ids : array-like of shape (n_samples,), default=None
-            Client that owns each row. None makes all rows one client. With a list of
-            clients: one name per client.
+        y, client_ids
 
         Returns
         -------

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from skfedcal._docs import documented
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.clients.arrays import read_array, to_logits
@@ -205,6 +206,7 @@ def public_curve(
 _ROWS = 10
 
 
+@documented
 class FedAccTempCalibrator(BaseCalibrator):
     """Divide all logits by the temperature at which confidence equals accuracy.
 
@@ -258,18 +260,7 @@ class FedAccTempCalibrator(BaseCalibrator):
     privacy : privacy model, default=None
         Privacy model to use instead of `eps` and `delta`: SourceDP, CentralDP,
         DistributedDP or SecureAggregation.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
-    classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None uses the column names if they
-        are the labels, otherwise the sorted labels of y.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in X; it is never inferred from the data.
-    runner : FederatedRunner, default=None
-        Rounds, cohorts, engine and checkpoint.
-    random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes the fit
-        reproducible, and a simulation without a privacy guarantee.
+    ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -285,17 +276,11 @@ class FedAccTempCalibrator(BaseCalibrator):
         The search that was used; the last two are exact.
     n_queries_ : int
         Number of temperatures that clients were queried for.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted labels; the order of the columns of `predict_proba`.
+    classes_
     improves_ : bool
         Under privacy, whether the released values narrowed the prior of T; always True
         without privacy.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from skfedcal._docs import documented
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.exceptions import CalibrationWarning
@@ -31,14 +32,13 @@ if TYPE_CHECKING:
 _CELLS = 1 << 18
 
 
+@documented
 class FedBiasTempCalibrator(BaseCalibrator):
     """Add a bias to each class and divide by one temperature, from sums over clients.
 
     Parameters
     ----------
-    eps : float, default=None
-        Privacy budget epsilon for a whole client (client-level differential privacy).
-        None adds no noise.
+    eps
     residual : {'bins', None}, default=None
         'bins' corrects the remaining difference between labels and probabilities, by
         class and probability, in two more rounds. Not supported with `eps`.
@@ -54,9 +54,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
         bias. 'uniform' means that classes are equally frequent. None does not use them.
         'private' estimates them in a separate round with a fifth of the budget; in our
         measurements this was not better than None.
-    delta : float, default=None
-        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
-        for K clients.
+    delta
     clip : float or 'auto', default='auto'
         Bound, under `eps`, on the length of a client's mean residual; 'auto' is 0.04.
         The part for the temperature is bounded as in `FedTempCalibrator`.
@@ -64,20 +62,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
         With `eps`, return the input unchanged if the released values cannot be
         distinguished from noise (`improves_`), and use the temperature alone if the
         biases cannot.
-    privacy : CentralDP or SecureAggregation, default=None
-        Privacy model to use instead of `eps` and `delta`.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
-    classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None uses the column names if they
-        are the labels, otherwise the sorted labels of y.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in X; it is never inferred from the data.
-    runner : FederatedRunner, default=None
-        Rounds, cohorts, engine and checkpoint.
-    random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes the fit
-        reproducible, and a simulation without a privacy guarantee.
+    privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -91,17 +76,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
     converged_ : bool
         Whether the optimum was found inside the bounds; with `eps`, whether the
         released values determine it better than the prior.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted labels; the order of the columns of `predict_proba`.
-    improves_ : bool
-        With `eps`, whether the released values can be distinguished from noise; always
-        True without `eps`.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    classes_, improves_, n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------

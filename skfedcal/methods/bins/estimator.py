@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from skfedcal import _numerics
+from skfedcal._docs import documented
 from skfedcal._numerics import rare_flags
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.clients.arrays import read_array
@@ -416,6 +417,7 @@ def _check_totals(totals: ArrayLike | None, setting: FitSetting) -> None:
         )
 
 
+@documented
 class FedBinCalibrator(HistogramCalibrator):
     """Replace each class probability by the frequency of the class in its bin.
 
@@ -424,9 +426,7 @@ class FedBinCalibrator(HistogramCalibrator):
 
     Parameters
     ----------
-    eps : float, default=None
-        Privacy budget epsilon for a whole client (client-level differential privacy).
-        None adds no noise.
+    eps
     n_bins : int, default=15
         Bins per class.
     space : {'prob', 'logit'}, default='prob'
@@ -434,9 +434,7 @@ class FedBinCalibrator(HistogramCalibrator):
         log-odds from -16 to 16, with everything beyond in the two outermost bins.
         'logit' needs an even number of bins, so that one half is an edge, and 30 or
         more of them.
-    delta : float, default=None
-        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
-        for K clients.
+    delta
     clip : float, pair of floats or 'auto', default='auto'
         L2 bound on a client's positive counts, or on positive and negative counts; one
         number C means ``(C, C * sqrt(n_classes - 1))``, which suits a row that is
@@ -462,23 +460,7 @@ class FedBinCalibrator(HistogramCalibrator):
     class_totals : array-like of shape (n_classes,), default=None
         Public numbers of rows of each class at all clients, in column order, for
         `weighting` without `eps`. None estimates them from the share of clients asked.
-    if_improves : bool, default=True
-        With `eps`, return the input unchanged if the released values cannot be
-        distinguished from noise (`improves_`).
-    privacy : CentralDP or SecureAggregation, default=None
-        Privacy model to use instead of `eps` and `delta`.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
-    classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None uses the column names if they
-        are the labels, otherwise the sorted labels of y.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in X; it is never inferred from the data.
-    runner : FederatedRunner, default=None
-        Rounds, cohorts, engine and checkpoint.
-    random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes the fit
-        reproducible, and a simulation without a privacy guarantee.
+    if_improves, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -490,17 +472,7 @@ class FedBinCalibrator(HistogramCalibrator):
         Weight ``a`` of the bins of each class, in column order; 1 without `weighting`.
     space_ : {'logit', 'prob'}
         Scale on which bins have equal width.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted labels; the order of the columns of `predict_proba`.
-    improves_ : bool
-        With `eps`, whether the released values can be distinguished from noise; always
-        True without `eps`.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    classes_, improves_, n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------
@@ -600,6 +572,7 @@ class FedBinCalibrator(HistogramCalibrator):
 _MAX_LEVELS = 12
 
 
+@documented
 class FedBBQCalibrator(HistogramCalibrator):
     """Average histograms of 2, 4, ... bins by how well each explains the labels.
 
@@ -609,9 +582,7 @@ class FedBBQCalibrator(HistogramCalibrator):
 
     Parameters
     ----------
-    eps : float, default=None
-        Privacy budget epsilon for a whole client (client-level differential privacy).
-        None adds no noise.
+    eps
     n_levels : int, default=7
         Histograms to average, of 2, 4, ..., ``2**n_levels`` bins; 1 to 12.
     space : {'auto', 'logit', 'prob'}, default='auto'
@@ -632,9 +603,7 @@ class FedBBQCalibrator(HistogramCalibrator):
     normalize : {'l1', 'logit', 'none'}, default='l1'
         Divide the values of a row by their sum, take the softmax of their log-odds, or
         leave them as they are (rows then do not sum to 1).
-    delta : float, default=None
-        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
-        for K clients.
+    delta
     clip : float, pair of floats or 'auto', default='auto'
         L2 bound on a client's positive counts, or on positive and negative counts; one
         number C means ``(C, C * sqrt(n_classes - 1))``, which suits a row that is
@@ -646,23 +615,7 @@ class FedBBQCalibrator(HistogramCalibrator):
     noise : {'split', 'joint'}, default='split'
         Divide the noise between positive and negative counts so that the total variance
         is minimal, or equally.
-    if_improves : bool, default=True
-        With `eps`, return the input unchanged if the released values cannot be
-        distinguished from noise (`improves_`).
-    privacy : CentralDP or SecureAggregation, default=None
-        Privacy model to use instead of `eps` and `delta`.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
-    classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None uses the column names if they
-        are the labels, otherwise the sorted labels of y.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in X; it is never inferred from the data.
-    runner : FederatedRunner, default=None
-        Rounds, cohorts, engine and checkpoint.
-    random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes the fit
-        reproducible, and a simulation without a privacy guarantee.
+    if_improves, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -676,17 +629,7 @@ class FedBBQCalibrator(HistogramCalibrator):
         Weight ``a`` of the bins of each class, in column order; 1 without `weighting`.
     space_ : {'logit', 'prob'}
         Scale on which bins have equal width.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted labels; the order of the columns of `predict_proba`.
-    improves_ : bool
-        With `eps`, whether the released values can be distinguished from noise; always
-        True without `eps`.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    classes_, improves_, n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from sklearn.utils import check_random_state
 
+from skfedcal._docs import documented
 from skfedcal._numerics import MAX_SPAN
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import Interval
@@ -31,14 +32,13 @@ if TYPE_CHECKING:
 _ROWS = 1024
 
 
+@documented
 class FedMLPCalibrator(BaseCalibrator):
     """Recalibrate logits by a small network trained with federated averaging.
 
     Parameters
     ----------
-    eps : float, default=None
-        Privacy budget epsilon for a whole client (client-level differential privacy).
-        None adds no noise.
+    eps
     hidden : tuple of int, default=(64, 64)
         Widths of the hidden layers.
     epochs : int, default=3
@@ -50,24 +50,14 @@ class FedMLPCalibrator(BaseCalibrator):
     order_preserving : bool, default=True
         The network gives positive factors of the gaps between sorted logits, so that
         the ranking of the classes never changes. False adds its output to the logits.
-    delta : float, default=None
-        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
-        for K clients.
+    delta
     clip : float or 'auto', default='auto'
         L2 bound on the change of all parameters that one client sends; a number also
         clips without `eps`. 'auto' is 0.5 under `eps`.
     if_improves : bool, default=True
         With `eps`, return the input unchanged if the change of the parameters cannot be
         distinguished from noise (`improves_`).
-    privacy : CentralDP or SecureAggregation, default=None
-        Privacy model to use instead of `eps` and `delta`.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
-    classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None uses the column names if they
-        are the labels, otherwise the sorted labels of y.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in X; it is never inferred from the data.
+    privacy, ledger, classes, input_type
     runner : FederatedRunner, default=None
         Rounds (by default 12, or 3 under `eps`), cohorts, engine and checkpoint.
     random_state : int, RandomState instance or None, default=None
@@ -81,17 +71,11 @@ class FedMLPCalibrator(BaseCalibrator):
         Weights of each layer.
     intercepts_ : list of ndarray of shape (n_out,)
         Biases of each layer.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted labels; the order of the columns of `predict_proba`.
+    classes_
     improves_ : bool
         With `eps`, whether the change of the parameters can be distinguished from
         noise; always True without `eps`.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------

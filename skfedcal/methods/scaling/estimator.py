@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from skfedcal._docs import SharedDocs, documented
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.exceptions import CalibrationWarning
@@ -35,6 +36,35 @@ if TYPE_CHECKING:
     from skfedcal.methods.scaling.families import Family
     from skfedcal.privacy.ledger import PrivacyLedger
     from skfedcal.privacy.models import PrivacyModel
+
+scaling_documented = SharedDocs(
+    """
+    solver : {'auto', 'average'}, default='auto'
+        'auto': the exact optimum of the pooled log loss with a ridge, from summed
+        slopes and curvature; under `eps` five rounds of federated averaging with
+        gradient steps. 'average': the mean of the clients' own fits, Algorithm 2 of the
+        paper; clients with few classes overfit, and accuracy falls.
+    local_solver : {'lbfgs', 'gd'}, default='lbfgs'
+        How a client trains where `solver` is 'average': to its own optimum by L-BFGS,
+        or by gradient steps on its mean loss.
+    local_iter : int, default=50
+        Steps of a client in each round.
+    learning_rate : float, default=0.01
+        Rate of gradient steps.
+    clip : float or 'auto', default='auto'
+        Bound on the L2 norm of the change of parameters that one client sends. A
+        number also clips without `eps` where `solver` is 'average'. 'auto' is 0.5
+        under `eps`.
+    temperature_ : float
+        The federated temperature at which the fit started and toward which the ridge
+        shrinks; 1 where clients were averaged.
+    converged_ : bool
+        Whether the optimum was found, around a temperature inside [0.01, 100].
+    improves_ : bool
+        Whether the map should be used; False only under `eps`.
+    """,
+    documented,
+)
 
 
 # Bound on a client's update under noise, as in the paper's experiments.
@@ -60,6 +90,41 @@ class ScalingCalibrator(BaseCalibrator):
         "local_iter": [Interval(Integral, 1, 10**5, closed="both")],
         "learning_rate": [Interval(Real, 0, 1e6, closed="right")],
     }
+
+    def __init__(
+        self,
+        eps: float | None = None,
+        *,
+        solver: Literal["auto", "average"] = "auto",
+        l2: float | Literal["auto"] = "auto",
+        local_solver: Literal["lbfgs", "gd"] = "lbfgs",
+        local_iter: int = 50,
+        learning_rate: float = 0.01,
+        delta: float | None = None,
+        clip: float | Literal["auto"] = "auto",
+        if_improves: bool = True,
+        privacy: PrivacyModel | None = None,
+        ledger: PrivacyLedger | None = None,
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
+        runner: FederatedRunner | None = None,
+        random_state: Seed = None,
+    ) -> None:
+        self.eps = eps
+        self.solver = solver
+        self.l2 = l2
+        self.local_solver = local_solver
+        self.local_iter = local_iter
+        self.learning_rate = learning_rate
+        self.delta = delta
+        self.clip = clip
+        self.if_improves = if_improves
+        self.privacy = privacy
+        self.ledger = ledger
+        self.classes = classes
+        self.input_type = input_type
+        self.runner = runner
+        self.random_state = random_state
 
     @abstractmethod
     def _family(self) -> Family:
@@ -177,53 +242,21 @@ class ScalingCalibrator(BaseCalibrator):
         """Parameters of the family, from the fitted attributes."""
 
 
+@scaling_documented
 class FedVectorCalibrator(ScalingCalibrator):
     r"""Scale and shift the logit of each class, learned from sums over clients.
 
     Parameters
     ----------
-    eps : float, default=None
-        Privacy budget epsilon for a whole client (client-level differential privacy).
-        None adds no noise.
-    solver : {'auto', 'average'}, default='auto'
-        'auto': the exact optimum of the pooled log loss with a ridge, from summed
-        slopes and curvature; under `eps` five rounds of federated averaging with
-        gradient steps. 'average': the mean of the clients' own fits, Algorithm 2 of the
-        paper; clients with few classes overfit, and accuracy falls.
+    eps
+    solver
     l2 : float or 'auto', default='auto'
         Strength of the ridge of 'auto' without `eps`; 'auto' is 0.1, which matters
         only for classes with a handful of rows.
-    local_solver : {'lbfgs', 'gd'}, default='lbfgs'
-        How a client trains where `solver` is 'average': to its own optimum by L-BFGS,
-        or by gradient steps on its mean loss.
-    local_iter : int, default=50
-        Steps of a client in each round.
-    learning_rate : float, default=0.01
-        Rate of gradient steps.
-    delta : float, default=None
-        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
-        for K clients.
-    clip : float or 'auto', default='auto'
-        Bound on the L2 norm of the change of parameters that one client sends. A
-        number also clips without `eps` where `solver` is 'average'. 'auto' is 0.5
-        under `eps`.
-    if_improves : bool, default=True
-        With `eps`, return the input unchanged if the released values cannot be
-        distinguished from noise (`improves_`).
-    privacy : CentralDP or SecureAggregation, default=None
-        Privacy model to use instead of `eps` and `delta`.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
-    classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None uses the column names if they
-        are the labels, otherwise the sorted labels of y.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in X; it is never inferred from the data.
-    runner : FederatedRunner, default=None
-        Rounds, cohorts, engine and checkpoint.
-    random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes the fit
-        reproducible, and a simulation without a privacy guarantee.
+    local_solver, local_iter, learning_rate
+    delta
+    clip
+    if_improves, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -231,21 +264,8 @@ class FedVectorCalibrator(ScalingCalibrator):
         The map ``scale_ * z + bias_``, in the order of the columns of X.
     l2_ : ndarray of shape (n_groups,)
         Strength of the ridge on both vectors; 0 where clients were averaged.
-    temperature_ : float
-        The federated temperature at which the fit started and toward which the ridge
-        shrinks; 1 where clients were averaged.
-    converged_ : bool
-        Whether the optimum was found, around a temperature inside [0.01, 100].
-    improves_ : bool
-        Whether the map should be used; False only under `eps`.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted labels; the order of the columns of `predict_proba`.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    temperature_, converged_, improves_
+    classes_, n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------
@@ -285,41 +305,6 @@ class FedVectorCalibrator(ScalingCalibrator):
 
     _fitted_names = ("scale_", "bias_", "l2_", "temperature_", "converged_")
 
-    def __init__(
-        self,
-        eps: float | None = None,
-        *,
-        solver: Literal["auto", "average"] = "auto",
-        l2: float | Literal["auto"] = "auto",
-        local_solver: Literal["lbfgs", "gd"] = "lbfgs",
-        local_iter: int = 50,
-        learning_rate: float = 0.01,
-        delta: float | None = None,
-        clip: float | Literal["auto"] = "auto",
-        if_improves: bool = True,
-        privacy: PrivacyModel | None = None,
-        ledger: PrivacyLedger | None = None,
-        classes: ArrayLike | None = None,
-        input_type: InputType = "logits",
-        runner: FederatedRunner | None = None,
-        random_state: Seed = None,
-    ) -> None:
-        self.eps = eps
-        self.solver = solver
-        self.l2 = l2
-        self.local_solver = local_solver
-        self.local_iter = local_iter
-        self.learning_rate = learning_rate
-        self.delta = delta
-        self.clip = clip
-        self.if_improves = if_improves
-        self.privacy = privacy
-        self.ledger = ledger
-        self.classes = classes
-        self.input_type = input_type
-        self.runner = runner
-        self.random_state = random_state
-
     def _family(self) -> VectorMap:
         return VectorMap()
 
@@ -339,56 +324,24 @@ class FedVectorCalibrator(ScalingCalibrator):
         return {"scale_": (n_classes,), "bias_": (n_classes,)}
 
 
+@scaling_documented
 class FedMatrixCalibrator(ScalingCalibrator):
     r"""Map logits by a matrix and a bias learned from sums over clients.
 
     Parameters
     ----------
-    eps : float, default=None
-        Privacy budget epsilon for a whole client (client-level differential privacy).
-        None adds no noise.
-    solver : {'auto', 'average'}, default='auto'
-        'auto': the exact optimum of the pooled log loss with a ridge, from summed
-        slopes and curvature; under `eps` five rounds of federated averaging with
-        gradient steps. 'average': the mean of the clients' own fits, Algorithm 2 of the
-        paper; clients with few classes overfit, and accuracy falls.
+    eps
+    solver
     l2 : float or 'auto', default='auto'
         Strength of the ridge on diagonal and bias, of solver 'auto' without `eps`.
         'auto' takes, for each of them, the strength of largest evidence. See Notes.
     l2_off : float or 'auto', default='auto'
         Strength of the ridge on the entries off the diagonal. 'auto' takes that of
         largest evidence, at least ``n_classes ** 2 / 16``.
-    local_solver : {'lbfgs', 'gd'}, default='lbfgs'
-        How a client trains where `solver` is 'average': to its own optimum by L-BFGS,
-        or by gradient steps on its mean loss.
-    local_iter : int, default=50
-        Steps of a client in each round.
-    learning_rate : float, default=0.01
-        Rate of gradient steps.
-    delta : float, default=None
-        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
-        for K clients.
-    clip : float or 'auto', default='auto'
-        Bound on the L2 norm of the change of parameters that one client sends. A
-        number also clips without `eps` where `solver` is 'average'. 'auto' is 0.5
-        under `eps`.
-    if_improves : bool, default=True
-        With `eps`, return the input unchanged if the released values cannot be
-        distinguished from noise (`improves_`).
-    privacy : CentralDP or SecureAggregation, default=None
-        Privacy model to use instead of `eps` and `delta`.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
-    classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None uses the column names if they
-        are the labels, otherwise the sorted labels of y.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in X; it is never inferred from the data.
-    runner : FederatedRunner, default=None
-        Rounds, cohorts, engine and checkpoint.
-    random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes the fit
-        reproducible, and a simulation without a privacy guarantee.
+    local_solver, local_iter, learning_rate
+    delta
+    clip
+    if_improves, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -400,21 +353,8 @@ class FedMatrixCalibrator(ScalingCalibrator):
     l2_ : ndarray of shape (n_groups,)
         Strength of the ridge on diagonal, bias and the other entries; 0 where clients
         were averaged.
-    temperature_ : float
-        The federated temperature at which the fit started and toward which the ridge
-        shrinks; 1 where clients were averaged.
-    converged_ : bool
-        Whether the optimum was found, around a temperature inside [0.01, 100].
-    improves_ : bool
-        Whether the map should be used; False only under `eps`.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted labels; the order of the columns of `predict_proba`.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    temperature_, converged_, improves_
+    classes_, n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------
@@ -523,14 +463,13 @@ class FedMatrixCalibrator(ScalingCalibrator):
         return {"matrix_": (n_classes, n_classes), "bias_": (n_classes,)}
 
 
+@scaling_documented
 class FedOPVectorCalibrator(ScalingCalibrator):
     r"""Scale the gaps between sorted logits by class, and keep their order.
 
     Parameters
     ----------
-    eps : float, default=None
-        Privacy budget epsilon for a whole client (client-level differential privacy).
-        None adds no noise.
+    eps
     solver : {'auto', 'average'}, default='auto'
         'auto': the exact optimum of the pooled log loss with a ridge, from summed
         slopes and curvature; under `eps` five rounds of federated averaging with
@@ -538,37 +477,10 @@ class FedOPVectorCalibrator(ScalingCalibrator):
         paper; clients with few classes overfit, and the log loss grows.
     l2 : float or 'auto', default='auto'
         Strength of the ridge of 'auto' without `eps`; 'auto' is 1.
-    local_solver : {'lbfgs', 'gd'}, default='lbfgs'
-        How a client trains where `solver` is 'average': to its own optimum by L-BFGS,
-        or by gradient steps on its mean loss.
-    local_iter : int, default=50
-        Steps of a client in each round.
-    learning_rate : float, default=0.01
-        Rate of gradient steps.
-    delta : float, default=None
-        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
-        for K clients.
-    clip : float or 'auto', default='auto'
-        Bound on the L2 norm of the change of parameters that one client sends. A
-        number also clips without `eps` where `solver` is 'average'. 'auto' is 0.5
-        under `eps`.
-    if_improves : bool, default=True
-        With `eps`, return the input unchanged if the released values cannot be
-        distinguished from noise (`improves_`).
-    privacy : CentralDP or SecureAggregation, default=None
-        Privacy model to use instead of `eps` and `delta`.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
-    classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None uses the column names if they
-        are the labels, otherwise the sorted labels of y.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in X; it is never inferred from the data.
-    runner : FederatedRunner, default=None
-        Rounds, cohorts, engine and checkpoint.
-    random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes the fit
-        reproducible, and a simulation without a privacy guarantee.
+    local_solver, local_iter, learning_rate
+    delta
+    clip
+    if_improves, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -576,21 +488,8 @@ class FedOPVectorCalibrator(ScalingCalibrator):
         The vectors v and u of the map, in the order of the columns of X.
     l2_ : ndarray of shape (n_groups,)
         Strength of the ridge on both vectors; 0 where clients were averaged.
-    temperature_ : float
-        The federated temperature at which the fit started and toward which the ridge
-        shrinks; 1 where clients were averaged.
-    converged_ : bool
-        Whether the optimum was found, around a temperature inside [0.01, 100].
-    improves_ : bool
-        Whether the map should be used; False only under `eps`.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted labels; the order of the columns of `predict_proba`.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    temperature_, converged_, improves_
+    classes_, n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------
@@ -632,41 +531,6 @@ class FedOPVectorCalibrator(ScalingCalibrator):
     """
 
     _fitted_names = ("slope_", "offset_", "l2_", "temperature_", "converged_")
-
-    def __init__(
-        self,
-        eps: float | None = None,
-        *,
-        solver: Literal["auto", "average"] = "auto",
-        l2: float | Literal["auto"] = "auto",
-        local_solver: Literal["lbfgs", "gd"] = "lbfgs",
-        local_iter: int = 50,
-        learning_rate: float = 0.01,
-        delta: float | None = None,
-        clip: float | Literal["auto"] = "auto",
-        if_improves: bool = True,
-        privacy: PrivacyModel | None = None,
-        ledger: PrivacyLedger | None = None,
-        classes: ArrayLike | None = None,
-        input_type: InputType = "logits",
-        runner: FederatedRunner | None = None,
-        random_state: Seed = None,
-    ) -> None:
-        self.eps = eps
-        self.solver = solver
-        self.l2 = l2
-        self.local_solver = local_solver
-        self.local_iter = local_iter
-        self.learning_rate = learning_rate
-        self.delta = delta
-        self.clip = clip
-        self.if_improves = if_improves
-        self.privacy = privacy
-        self.ledger = ledger
-        self.classes = classes
-        self.input_type = input_type
-        self.runner = runner
-        self.random_state = random_state
 
     def _family(self) -> OrderPreservingMap:
         return OrderPreservingMap()

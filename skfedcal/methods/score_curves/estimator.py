@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from skfedcal._docs import documented
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.clients.arrays import read_array
 from skfedcal.exceptions import CalibrationWarning
@@ -133,6 +134,7 @@ METHODS = ("bins", "bbq", "isotonic", "platt", "beta")
 _KINDS = {"bins": "steps", "bbq": "steps", "isotonic": "line"}
 
 
+@documented
 class FedHistogramCalibrator(BaseCalibrator):
     """Fit a curve to the counts of both labels in narrow buckets of the score.
 
@@ -142,9 +144,7 @@ class FedHistogramCalibrator(BaseCalibrator):
 
     Parameters
     ----------
-    eps : float, default=None
-        Privacy budget epsilon for a whole client (client-level differential privacy).
-        None adds no noise.
+    eps
     method : {'auto', 'bins', 'bbq', 'isotonic', 'platt', 'beta'}, default='auto'
         Frequencies of `n_bins` bins of equal mass; Bayesian average of nested bins; a
         monotone curve; a line in log-odds; or a line in log p and log(1 - p). 'auto'
@@ -185,18 +185,7 @@ class FedHistogramCalibrator(BaseCalibrator):
     privacy : privacy model, default=None
         Privacy model to use instead of `eps` and `delta`: CentralDP, DistributedDP,
         LocalDP, SourceDP or SecureAggregation.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
-    classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None uses the column names if they
-        are the labels, otherwise the sorted labels of y.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in X; it is never inferred from the data.
-    runner : FederatedRunner, default=None
-        Rounds, cohorts, engine and checkpoint.
-    random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes the fit
-        reproducible, and a simulation without a privacy guarantee.
+    ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -218,17 +207,11 @@ class FedHistogramCalibrator(BaseCalibrator):
         that of the input.
     reason_ : str
         Explanation with these numbers.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted labels; the order of the columns of `predict_proba`.
+    classes_
     improves_ : bool
         Whether there is evidence, and a gain beyond noise and overfitting; also
         computed without privacy.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------

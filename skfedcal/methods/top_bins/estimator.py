@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._docs import documented
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.methods.base import BaseCalibrator
 from skfedcal.methods.bins.rounds import BinTable, HistogramState, bin_table
@@ -148,6 +149,7 @@ _ROWS = 10
 _LIMITS = np.finfo(np.float64)
 
 
+@documented
 class FedTopBinCalibrator(BaseCalibrator):
     """Set the confidence in the predicted class to its observed accuracy.
 
@@ -186,18 +188,7 @@ class FedTopBinCalibrator(BaseCalibrator):
     privacy : privacy model, default=None
         Privacy model to use instead of `eps` and `delta`: SourceDP, CentralDP,
         DistributedDP, LocalDP or SecureAggregation.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
-    classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None uses the column names if they
-        are the labels, otherwise the sorted labels of y.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in X; it is never inferred from the data.
-    runner : FederatedRunner, default=None
-        Rounds, cohorts, engine and checkpoint.
-    random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes the fit
-        reproducible, and a simulation without a privacy guarantee.
+    ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -210,17 +201,11 @@ class FedTopBinCalibrator(BaseCalibrator):
     bin_trust_ : ndarray of shape (n_bins,)
         Weight of the counts of each bin, from 0 to 1. At 1 all confidences of the bin
         get its value; below, they keep a part of their differences.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted labels; the order of the columns of `predict_proba`.
+    classes_
     improves_ : bool
         Under privacy, whether the counts contradict the input; always True without
         privacy.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------
