@@ -140,9 +140,8 @@ def test_a_site_imports_numpy_only():
         "import sys\n"
         "import skfedcal.federation.endpoint, skfedcal.privacy.codec\n"
         "import skfedcal.contract, skfedcal.clients.dataset\n"
-        "from skfedcal.federation.wire import ALGORITHMS\n"
-        "from importlib import import_module\n"
-        "[import_module(name) for name in ALGORITHMS.values()]\n"
+        "from skfedcal.methods.registry import algorithms\n"
+        "[algorithm.load() for algorithm in algorithms().values()]\n"
         "heavy = 'sklearn', 'scipy', 'joblib', 'torch'\n"
         "print([m for m in heavy if m in sys.modules])"
     )

@@ -68,9 +68,10 @@ _DEFS: dict[str, Schema] = {
         "type": "object",
         "properties": {
             "estimator": {
-                "description": "Name of the class in skfedcal.methods.",
+                "description": "Name of the class in skfedcal.methods, or of one that "
+                "is registered.",
                 "type": "string",
-                "pattern": "^Fed[A-Za-z]+Calibrator$",
+                "pattern": "^[A-Za-z_][A-Za-z0-9_]*$",
             },
             "params": {
                 "description": "Parameters of the constructor, except `ledger` and "

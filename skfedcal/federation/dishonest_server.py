@@ -33,8 +33,9 @@ from skfedcal.federation.policy import SitePolicy
 from skfedcal.federation.reading import SiteRows
 from skfedcal.federation.request_catalogue import Entry, Schema, catalogue
 from skfedcal.federation.site import Site
-from skfedcal.federation.wire import ALGORITHMS, digest, request_hash, write_request
+from skfedcal.federation.wire import digest, request_hash, write_request
 from skfedcal.federation.words import request_words
+from skfedcal.methods import registry
 from skfedcal.privacy.ledger_file import Account
 from skfedcal.privacy.site_ledger import SiteLedger, site_epsilon
 
@@ -615,23 +616,22 @@ def bent_noise(letter: Letter) -> Iterator[Letter]:
     scales = dict.fromkeys(blocks, 1.0)
     laws: list[Any] = [
         None,
-        {"class": "GaussianShares"},
-        {"class": "OneHotRows"},
+        {"class": "noise.gaussian_shares/1"},
+        {"class": "noise.one_hot_rows/1"},
         *(
-            {"class": "LaplaceShares", "scales": dict.fromkeys(blocks, scale)}
+            {"class": "noise.laplace_shares/1", "scales": dict.fromkeys(blocks, scale)}
             for scale in (1e-6, 1e-2, 1.0, 50.0, 1e6)
         ),
         *(
-            {"class": "PolyaShares", "scales": scales, "n_shares": n}
+            {"class": "noise.polya_shares/1", "scales": scales, "n_shares": n}
             for n in (0, 1, 3, 10**6)
         ),
-        {"class": "LaplaceShares", "scales": {}},
+        {"class": "noise.laplace_shares/1", "scales": {}},
         *(
             {
-                "class": "LocalReports",
+                "class": "noise.local_reports/1",
                 "oracles": {
-                    name: {"class": "Oracle", "kind": kind, "eps": 0.1, "domain": n}
-                    for name in blocks
+                    name: {"kind": kind, "eps": 0.1, "domain": n} for name in blocks
                 },
             }
             for kind in ("oue", "rr", "grr")
@@ -837,7 +837,10 @@ class Target:
             eps = min(eps, 0.9 / policy.min_noise)
         names = None
         if policy.methods is not None:
-            names = [n for n in ALGORITHMS if n in _method_names(policy.methods)]
+            pairs = {p for word in policy.methods for p in registry.allowed_by(word)}
+            names = [
+                n for n in registry.algorithms() if n in {name for name, _ in pairs}
+            ]
         entries = catalogue(
             schema,
             n_clients=copies.n_clients,
@@ -873,10 +876,6 @@ class Target:
         for text in entries:
             account.add(event_from_dict(json.loads(text)["event"]))
         return site_epsilon(account, delta) if entries else 0.0
-
-
-def _method_names(methods: Sequence[str]) -> set[str]:
-    return {method.partition(":")[0] for method in methods}
 
 
 def _shapes(entry: Entry) -> Mapping[str, Any]:

@@ -22,23 +22,31 @@ MAX_TEXT = 1 << 20
 # Beyond this a number is taken for none.
 _LARGEST = sys.float_info.max
 
-# Finds the class of a given name, where a field may hold one of several.
-Finder = Callable[[Any, str], type]
+# Name of a class, where a field may hold one of several; and the class of that name.
+Namer = Callable[[type], str | None]
+Finder = Callable[[Any, Any], type]
 
 
 class WireError(ValueError):
     """What was received cannot be read."""
 
 
-def to_plain(value: Any) -> Any:
-    """JSON value of a dataclass of plain values; numpy numbers become Python's."""
+def to_plain(value: Any, name_of: Namer | None = None) -> Any:
+    """JSON value of a dataclass of plain values; numpy numbers become Python's.
+
+    ``name_of(cls)`` gives the name that is written with an object, where the type of
+    its field does not tell the class.
+    """
     if is_dataclass(value) and not isinstance(value, type):
-        out = {"class": type(value).__name__}
-        return out | {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
+        name = None if name_of is None else name_of(type(value))
+        out = {} if name is None else {"class": name}
+        return out | {
+            f.name: to_plain(getattr(value, f.name), name_of) for f in fields(value)
+        }
     if isinstance(value, Mapping):
-        return {str(name): to_plain(part) for name, part in value.items()}
+        return {str(name): to_plain(part, name_of) for name, part in value.items()}
     if isinstance(value, (tuple, list)):
-        return [to_plain(part) for part in value]
+        return [to_plain(part, name_of) for part in value]
     if value is None or isinstance(value, (str, bool)):
         return value
     if type(value).__name__ in ("bool_", "bool"):
@@ -68,12 +76,9 @@ def from_plain(cls: type, value: Any, where: str, find: Finder | None = None) ->
     Raises
     ------
     WireError
-        For another class, an unknown or missing field, or a value of a wrong type.
+        For an unknown or missing field, or a value of a wrong type.
     """
     found = _fields_of(value, where)
-    name = found.pop("class", None)
-    if name != cls.__name__:
-        _refuse(where, name, f"an object of class {cls.__name__}")
     hints = _hints(cls)
     for text, names in (
         ("unknown field", found.keys() - hints.keys()),
@@ -89,6 +94,17 @@ def from_plain(cls: type, value: Any, where: str, find: Finder | None = None) ->
         return cls(**values)
     except (TypeError, ValueError) as error:
         raise WireError(f"{where} ({cls.__name__}) is refused: {error}") from error
+
+
+def read_object(
+    find_class: Callable[[Any], type],
+    value: Any,
+    where: str,
+    find: Finder | None = None,
+) -> Any:
+    """Object of the class that is named with it."""
+    found = _fields_of(value, where)
+    return from_plain(find_class(found.pop("class", None)), found, where, find)
 
 
 def read(hint: Any, value: Any, where: str, find: Finder | None = None) -> Any:
@@ -121,8 +137,7 @@ def read(hint: Any, value: Any, where: str, find: Finder | None = None) -> Any:
             _refuse(where, value, "a finite number")
         return float(value)
     if find is not None and not is_dataclass(hint):
-        name = _fields_of(value, where).get("class")
-        return from_plain(find(hint, str(name)), value, where, find)
+        return read_object(lambda name: find(hint, name), value, where, find)
     return from_plain(hint, value, where, find)
 
 

@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -34,6 +35,7 @@ from skfedcal.exceptions import SiteRefusalError
 from skfedcal.federation.endpoint import Request, respond
 from skfedcal.federation.wire import algorithm_names, read_request
 from skfedcal.federation.words import WordPlan, request_words
+from skfedcal.methods import registry
 from skfedcal.privacy.codec import Codec
 from skfedcal.privacy.entropy import SeededEntropy
 from skfedcal.privacy.events import GaussianEvent, PrivacyEvent, PureEvent
@@ -82,8 +84,9 @@ class SitePolicy:
         the others (above 50 clients) a site without a roster relies on the server for
         it.
     methods : tuple of str, default=None
-        Names of algorithms that are answered, such as 'TemperaturePosterior' or
-        'PooledFit:VectorMap'; None is all that the site knows.
+        Methods that are answered, by their words or the names of their estimators,
+        such as 'temperature' or 'FedVectorCalibrator'; or single algorithms of them,
+        such as 'temperature.posterior/1'. None is all that the site knows.
     classes : tuple of str, default=None
         Labels of the site, as texts: a request must name these and no others. None
         takes any; rows whose label a request does not name then send zeros, and exact
@@ -148,6 +151,28 @@ class SitePolicy:
                 raise ValueError(f"{name}={value!r}: pass an integer >= {least}.")
         if not 0 <= as_number("min_noise", self.min_noise) < inf:
             raise ValueError(f"min_noise={self.min_noise!r}: pass a number >= 0.")
+        self._check_methods()
+
+    def _check_methods(self) -> None:
+        if self.methods is None:
+            return
+        if not isinstance(self.methods, tuple) or not all(
+            isinstance(word, str) for word in self.methods
+        ):
+            raise ValueError(
+                f"methods={self.methods!r}: pass a tuple of words such as "
+                "'temperature', or None."
+            )
+        for word in self.methods:
+            registry.allowed_by(word)  # an unknown word is an error
+            new = registry.replacement_of(word)
+            if new is not None:
+                warnings.warn(
+                    f"methods={word!r} is the name of a class, which will not be read "
+                    f"any more in 0.2; write {new!r} instead.",
+                    FutureWarning,
+                    stacklevel=4,
+                )
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> SitePolicy:
@@ -197,12 +222,8 @@ class SitePolicy:
         if not getattr(request.algorithm, "reads_rows", True):
             # A sum of public numbers, which is masked all the same.
             return Cost("none", None, inf)
-        names = algorithm_names(request)
-        if self.methods is not None and not set(names) & set(self.methods):
-            raise SiteRefusalError(
-                f"its policy (methods) does not allow {names[-1]!r}; allowed are "
-                f"{', '.join(self.methods)}"
-            )
+        if self.methods is not None:
+            self._check_method(*algorithm_names(request.algorithm))
         self._check_classes(request)
         n_values = sum(code.spec.size for code in request.codec.blocks.values())
         if n_values > self.max_values:
@@ -260,6 +281,17 @@ class SitePolicy:
                 f"its policy (max_colluders) allows for {self.max_colluders} "
                 f"colluders, which a threshold of {plan.threshold} of "
                 f"{plan.n_clients} does not tolerate"
+            )
+
+    def _check_method(self, algorithm: str, family: str) -> None:
+        allowed = {
+            pair for word in self.methods or () for pair in registry.allowed_by(word)
+        }
+        if not {(algorithm, family), (algorithm, "")} & allowed:
+            words = " or ".join(registry.method_words(algorithm, family))
+            raise SiteRefusalError(
+                f"its policy (methods) does not allow {words} ({algorithm}); allowed "
+                f"are {', '.join(self.methods or ())}"
             )
 
     def _check_classes(self, request: Request) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,7 @@ from skfedcal.contract import Arrays, Sums
 from skfedcal.federation.endpoint import Request
 from skfedcal.federation.reading import Reading
 from skfedcal.federation.runner import FederatedRunner
-from skfedcal.federation.wire import ALGORITHMS
-from skfedcal.methods.scaling.families import MatrixMap, OrderPreservingMap, VectorMap
+from skfedcal.methods import registry
 from skfedcal.privacy.entropy import OSEntropy
 from skfedcal.privacy.models import (
     CentralDP,
@@ -30,78 +28,6 @@ from skfedcal.privacy.models import (
     SourceDP,
 )
 
-# Parameters of each algorithm: without noise, and with bounds that noise needs. Rows of
-# sites carry no weights.
-_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
-    "AccuracyRoot": ({"low": -1.4, "high": 3.5},),
-    "BiasTemperatureNewton": ({},),
-    "BiasTemperaturePosterior": ({}, {"private_prior": True}),
-    "BiasTemperatureResidual": ({},),
-    "ClassHistograms": (
-        {"n_bins": 4},
-        {"n_bins": 4, "clip_positive": 1.0, "clip_negative": 1.5},
-        {
-            "n_bins": 4,
-            "clip_positive": 1.0,
-            "clip_negative": 1.5,
-            "per_class": True,
-        },
-    ),
-    "ClassMoments": (
-        {"n_features": 3},
-        {"n_features": 3, "max_norm": 2.0, "clip": 2.0, "n_rounds": 1},
-    ),
-    "ClassResiduals": (
-        {"n_bins": 4},
-        {"n_bins": 4, "private": True, "max_examples": 2},
-    ),
-    "ClassScoreCounts": (
-        {"levels": (3,), "space": "both"},
-        {"levels": (3,), "clip": 1.0, "max_examples": 1, "space": "both"},
-        {"levels": (1, 3), "clip": 1.0, "max_examples": 1, "scores": "top"},
-        {"levels": (3,), "clip": 1.0, "max_examples": 1, "by_round": True},
-    ),
-    "EceGrid": ({"low": -1.4, "high": 3.5, "n_bins": 4},),
-    "GapParts": ({"low": -1.4, "high": 3.5},),
-    "LocalAverage": ({"family": "VectorMap"}, {"family": "VectorMap", "clip": 1.0}),
-    "MLPAveraging": (
-        {"hidden": (3,), "epochs": 1},
-        {"hidden": (3,), "epochs": 1, "clip": 1.0},
-    ),
-    "OneVsRestCounts": (
-        {"levels": (2,), "scores": "ovr"},
-        {"levels": (2,), "scores": "ovr", "clip": 2.0, "max_examples": 1},
-    ),
-    "PooledFit": (
-        {"family": "VectorMap"},
-        {"family": "MatrixMap"},
-        {"family": "OrderPreservingMap"},
-    ),
-    "ScoreCounts": (
-        {"levels": (3,)},
-        {"levels": (3,), "clip": 1.0, "max_examples": 1},
-        {"levels": (3,), "clip": 1.0, "max_examples": 1, "weighting": "client"},
-        {"levels": (3,), "clip": 1.0, "max_examples": 1, "norm": "l2"},
-    ),
-    "SelfTest": ({},),
-    "TemperatureAverage": ({}, {"clip": 0.5}),
-    "TemperatureGrid": ({"n_points": 5}, {"n_points": 5, "clip": 1.0}),
-    "TemperatureNewton": ({},),
-    "TemperaturePosterior": ({},),
-    "TemperatureSearch": (
-        {"low": -1.4, "high": 3.5},
-        {"low": -1.4, "high": 3.5, "objective": "ece", "n_bins": 3},
-        {"low": -1.4, "high": 3.5, "objective": "nll"},
-    ),
-    "TopBinCounts": (
-        {"n_bins": 4},
-        {"n_bins": 4, "clip": 1.0, "max_examples": 1},
-    ),
-}
-_FAMILIES = {cls.__name__: cls for cls in (MatrixMap, OrderPreservingMap, VectorMap)}
-# Algorithms that read scores as they are, and features.
-_GIVEN = ("ClassResiduals", "ClassScoreCounts", "OneVsRestCounts", "ScoreCounts")
-_FEATURES = ("ClassMoments",)
 MODELS = ("exact", "central", "shared", "own", "reports", "one-hot")
 UNITS = ("client", "example")
 
@@ -126,7 +52,8 @@ class Schema:
 
     def reading(self, name: str) -> Reading | None:
         """How the algorithm of this name reads the rows; None if it cannot."""
-        if name in _FEATURES:
+        algorithm = registry.algorithms()[name]
+        if algorithm.rows == "features":
             if self.kind not in ("scores", "features"):
                 return None
             return Reading(self.classes, n_columns=self.n_columns, rows="features")
@@ -135,11 +62,10 @@ class Schema:
             len(self.classes) - 1,
         ):
             return None
-        if name == "ScoreCounts" and len(self.classes) != 2:
-            return None  # it has a table for each of two classes
-        rows: Any = "given" if name in _GIVEN else "logits"
+        if algorithm.n_classes not in (None, len(self.classes)):
+            return None
         input_type: Any = "proba" if self.kind == "proba" else "logits"
-        return Reading(self.classes, input_type, self.n_columns, rows)
+        return Reading(self.classes, input_type, self.n_columns, algorithm.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +114,11 @@ def catalogue(
         it, too.
     """
     found = []
-    for name in algorithms or ALGORITHMS:
+    for name in algorithms or registry.algorithms():
         reading = schema.reading(name)
         if reading is None:
             continue
-        for algorithm in _algorithms(name, schema):
+        for algorithm in examples_of(name, schema):
             for model in models:
                 for unit in units:
                     plain = _request(
@@ -208,24 +134,27 @@ def catalogue(
     return found
 
 
-def _algorithms(name: str, schema: Schema) -> Iterator[Any]:
-    cls = getattr(import_module(ALGORITHMS[name]), name)
+def examples_of(name: str, schema: Schema) -> Iterator[Any]:
+    """Algorithms of a name, with the parameters of their cases, for these rows."""
+    algorithm = registry.algorithms()[name]
+    cls: Any = algorithm.load()
     known = {f.name for f in fields(cls)}
-    for options in _OPTIONS[name]:
-        chosen = dict(options)
+    for case in algorithm.cases:
+        chosen = dict(case)
         if "family" in chosen:
-            chosen["family"] = _FAMILIES[chosen["family"]]()
+            chosen["family"] = registry.load_object(
+                registry.FAMILIES[chosen["family"]]
+            )()
         if "n_features" in known:
             chosen["n_features"] = schema.n_columns
         if "n_classes" in known:
             chosen["n_classes"] = len(schema.classes)
         if "input_type" in known and schema.kind == "proba":
             chosen["input_type"] = "proba"
-        if chosen.get("scores", cls.__name__) in ("ClassScoreCounts", "binary") and (
-            len(schema.classes) > 2
-        ):
-            chosen["scores"] = "top"
-        yield cls(**chosen)
+        made = cls(**chosen)
+        if getattr(made, "scores", None) == "binary" and len(schema.classes) > 2:
+            made = replace(made, scores="top")
+        yield made
 
 
 def _model(name: str, unit: Any, n_clients: int, eps: float, max_colluders: int) -> Any:

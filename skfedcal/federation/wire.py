@@ -1,8 +1,9 @@
 """Requests as plain data: JSON text for the question, numpy arrays for the broadcast.
 
-A site builds algorithms from a fixed list of classes; nothing that it receives is
-executed. The seed of a server does not travel, unless the whole federation is a
-simulation in one process that says so. Needs numpy only.
+A site builds algorithms that are registered (`methods.registry`), by the names that
+they have there; nothing that it receives is executed. The seed of a server does not
+travel, unless the whole federation is a simulation in one process that says so. Needs
+numpy only.
 """
 
 from __future__ import annotations
@@ -11,57 +12,37 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
-from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
 
 from skfedcal.federation.endpoint import Request
-from skfedcal.federation.plain import WireError, dump, from_plain, parse, read, to_plain
+from skfedcal.federation.plain import (
+    WireError,
+    dump,
+    from_plain,
+    parse,
+    read,
+    read_object,
+    to_plain,
+)
 from skfedcal.federation.reading import Reading
+from skfedcal.methods import registry
 from skfedcal.methods.scaling.families import Family
 from skfedcal.privacy.codec import BlockCode, Codec
 from skfedcal.privacy.entropy import SeededEntropy
 from skfedcal.privacy.events import PrivacyEvent, event_from_dict
 
-FORMAT = "skfedcal wire 2"
+FORMAT = "skfedcal wire 3"
 
-# Classes that a request may name, and where they are.
-ALGORITHMS = {
-    "AccuracyRoot": "skfedcal.methods.accuracy_temperature.rounds",
-    "BiasTemperatureNewton": "skfedcal.methods.bias_temperature.rounds",
-    "BiasTemperaturePosterior": "skfedcal.methods.bias_temperature.rounds",
-    "BiasTemperatureResidual": "skfedcal.methods.bias_temperature.rounds",
-    "ClassHistograms": "skfedcal.methods.bins.rounds",
-    "ClassMoments": "skfedcal.training.class_statistics",
-    "ClassResiduals": "skfedcal.evaluation.rounds",
-    "ClassScoreCounts": "skfedcal.methods.score_curves.rounds",
-    "EceGrid": "skfedcal.methods.accuracy_temperature.rounds",
-    "GapParts": "skfedcal.methods.accuracy_temperature.rounds",
-    "LocalAverage": "skfedcal.methods.scaling.rounds",
-    "MLPAveraging": "skfedcal.methods.network.rounds",
-    "OneVsRestCounts": "skfedcal.evaluation.rounds",
-    "PooledFit": "skfedcal.methods.scaling.rounds",
-    "ScoreCounts": "skfedcal.methods.score_curves.rounds",
-    "SelfTest": "skfedcal.federation.self_test_rounds",
-    "TemperatureAverage": "skfedcal.methods.temperature.rounds",
-    "TemperatureGrid": "skfedcal.methods.temperature.rounds",
-    "TemperatureNewton": "skfedcal.methods.temperature.rounds",
-    "TemperaturePosterior": "skfedcal.methods.temperature.rounds",
-    "TemperatureSearch": "skfedcal.methods.accuracy_temperature.rounds",
-    "TopBinCounts": "skfedcal.methods.top_bins.rounds",
-}
-_FAMILIES = {
-    "MatrixMap": "skfedcal.methods.scaling.families",
-    "OrderPreservingMap": "skfedcal.methods.scaling.families",
-    "VectorMap": "skfedcal.methods.scaling.families",
-}
+# Noise that clients add, by its name in messages.
+_NOISES = "skfedcal.privacy.randomizers"
 _RANDOMIZERS = {
-    "GaussianShares": "skfedcal.privacy.randomizers",
-    "LaplaceShares": "skfedcal.privacy.randomizers",
-    "LocalReports": "skfedcal.privacy.randomizers",
-    "OneHotRows": "skfedcal.privacy.randomizers",
-    "PolyaShares": "skfedcal.privacy.randomizers",
+    "noise.gaussian_shares/1": f"{_NOISES}:GaussianShares",
+    "noise.laplace_shares/1": f"{_NOISES}:LaplaceShares",
+    "noise.local_reports/1": f"{_NOISES}:LocalReports",
+    "noise.one_hot_rows/1": f"{_NOISES}:OneHotRows",
+    "noise.polya_shares/1": f"{_NOISES}:PolyaShares",
 }
 # Fields of a request that are plain values.
 _PLAIN = ("unit", "n_min", "round_index", "n_clients", "max_colluders")
@@ -86,11 +67,11 @@ def write_request(
     WireError
         If it has an algorithm that sites do not know.
     """
-    name = type(request.algorithm).__name__
-    if type(request.algorithm).__module__ != ALGORITHMS.get(name):
+    if registry.algorithm_name(type(request.algorithm)) is None:
         raise WireError(
             f"{request.algorithm!r} cannot be sent to sites, which know the algorithms "
-            f"{', '.join(ALGORITHMS)}."
+            f"{', '.join(registry.algorithms())}. A method of another package is added "
+            "by skfedcal.methods.register_method."
         )
     arrays = {key: np.asarray(v) for key, v in sorted(request.broadcast.items())}
     for key, array in arrays.items():
@@ -98,9 +79,9 @@ def write_request(
     seeded = simulate and request.randomizer is not None
     content = {
         "format": FORMAT,
-        "algorithm": to_plain(request.algorithm),
+        "algorithm": to_plain(request.algorithm, _name_of),
         "codec": to_plain(dict(request.codec.blocks)),
-        "randomizer": to_plain(request.randomizer),
+        "randomizer": to_plain(request.randomizer, _name_of),
         "reading": to_plain(request.reading),
         "claim": None if request.claim is None else request.claim.to_dict(),
         "broadcast": digest(arrays),
@@ -159,7 +140,7 @@ def _question(text: str) -> tuple[Request, str]:
         state = "unknown" if odd in found else "missing"
         raise WireError(f"The request has the {state} field {odd!r}.")
     request = Request(
-        _object(ALGORITHMS, found["algorithm"], "algorithm"),
+        _object(_algorithms(), found["algorithm"], "algorithm"),
         {},
         _codec(found["codec"]),
         read(Literal["client", "example"], found["unit"], "unit"),
@@ -184,11 +165,11 @@ def digest(arrays: Mapping[str, Any]) -> str:
     return sha.hexdigest()
 
 
-def algorithm_names(request: Request) -> tuple[str, ...]:
-    """Names by which a site may allow the algorithm of a request."""
-    name = type(request.algorithm).__name__
-    family = getattr(request.algorithm, "family", None)
-    return (name,) if family is None else (name, f"{name}:{type(family).__name__}")
+def algorithm_names(algorithm: Any) -> tuple[str, str]:
+    """Names of an algorithm and of its family of maps; empty without one."""
+    family = getattr(algorithm, "family", None)
+    name = registry.algorithm_name(type(algorithm)) or type(algorithm).__name__
+    return name, registry.family_name(type(family)) or ""
 
 
 def _check_array(key: Any, array: Any) -> None:
@@ -200,16 +181,29 @@ def _check_array(key: Any, array: Any) -> None:
         raise WireError(f"The broadcast {key!r} holds numbers that are not finite.")
 
 
-def _find(hint: Any, name: str) -> type:
+def _algorithms() -> dict[str, str]:
+    return {a.name: a.path for a in registry.algorithms().values()}
+
+
+def _name_of(cls: type) -> str | None:
+    """Name of a class, where the type of its field does not tell it."""
+    path = registry.class_path(cls)
+    known = (name for name, noise in _RANDOMIZERS.items() if noise == path)
+    return (
+        registry.algorithm_name(cls) or registry.family_name(cls) or next(known, None)
+    )
+
+
+def _find(hint: Any, name: Any) -> type:
     if hint is not Family:
         raise WireError(f"A field of type {hint} cannot be read.")
-    return _class(_FAMILIES, name, "family")
+    return _class(registry.FAMILIES, name, "family")
 
 
 def _class(known: Mapping[str, str], name: Any, where: str) -> type:
     if not isinstance(name, str) or name not in known:
         raise WireError(f"{where} {name!r} is unknown; known are {', '.join(known)}.")
-    out: type = getattr(import_module(known[name]), name)
+    out: type = registry.load_object(known[name])
     return out
 
 
@@ -218,10 +212,7 @@ def _object(
 ) -> Any:
     if value is None and optional:
         return None
-    if not isinstance(value, dict):
-        raise WireError(f"{where} is {value!r:.80}; expected an object.")
-    cls = _class(known, value.get("class"), where)
-    return from_plain(cls, value, where, _find)
+    return read_object(lambda name: _class(known, name, where), value, where, _find)
 
 
 def _optional(cls: type, value: Any, where: str) -> Any:

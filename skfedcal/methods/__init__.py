@@ -3,59 +3,42 @@
 from typing import TYPE_CHECKING
 
 from skfedcal._lazy import attach
+from skfedcal.methods import registry
 
-if TYPE_CHECKING:
-    from skfedcal.methods.accuracy_temperature.estimator import FedAccTempCalibrator
-    from skfedcal.methods.auto.estimator import FedAutoCalibrator
-    from skfedcal.methods.bias_temperature.estimator import FedBiasTempCalibrator
-    from skfedcal.methods.bins.estimator import FedBBQCalibrator, FedBinCalibrator
-    from skfedcal.methods.network.estimator import FedMLPCalibrator
-    from skfedcal.methods.persistence import load
+# Type checkers and editors do not read the registry; a test compares the two.
+if TYPE_CHECKING:  # ruff: isort: off
+    from skfedcal.methods.accuracy_temperature.estimator import (
+        FedAccTempCalibrator as FedAccTempCalibrator,
+    )
+    from skfedcal.methods.auto.estimator import FedAutoCalibrator as FedAutoCalibrator
+    from skfedcal.methods.bias_temperature.estimator import (
+        FedBiasTempCalibrator as FedBiasTempCalibrator,
+    )
+    from skfedcal.methods.bins.estimator import (
+        FedBBQCalibrator as FedBBQCalibrator,
+        FedBinCalibrator as FedBinCalibrator,
+    )
+    from skfedcal.methods.network.estimator import FedMLPCalibrator as FedMLPCalibrator
+    from skfedcal.methods.persistence import load as load
+    from skfedcal.methods.registry import register_method as register_method
     from skfedcal.methods.scaling.estimator import (
-        FedMatrixCalibrator,
-        FedOPVectorCalibrator,
-        FedVectorCalibrator,
+        FedMatrixCalibrator as FedMatrixCalibrator,
+        FedOPVectorCalibrator as FedOPVectorCalibrator,
+        FedVectorCalibrator as FedVectorCalibrator,
     )
-    from skfedcal.methods.score_curves.estimator import FedHistogramCalibrator
+    from skfedcal.methods.score_curves.estimator import (
+        FedHistogramCalibrator as FedHistogramCalibrator,
+    )
     from skfedcal.methods.temperature.estimator import (
-        FedTempCalibrator,
-        client_temperatures,
+        FedTempCalibrator as FedTempCalibrator,
+        client_temperatures as client_temperatures,
     )
-    from skfedcal.methods.top_bins.estimator import FedTopBinCalibrator
-
-__all__ = [
-    "FedAccTempCalibrator",
-    "FedAutoCalibrator",
-    "FedBBQCalibrator",
-    "FedBiasTempCalibrator",
-    "FedBinCalibrator",
-    "FedHistogramCalibrator",
-    "FedMLPCalibrator",
-    "FedMatrixCalibrator",
-    "FedOPVectorCalibrator",
-    "FedTempCalibrator",
-    "FedTopBinCalibrator",
-    "FedVectorCalibrator",
-    "client_temperatures",
-    "load",
-]
-
-__getattr__, __dir__, _names = attach(
-    __name__,
-    {
-        "accuracy_temperature.estimator": ["FedAccTempCalibrator"],
-        "auto.estimator": ["FedAutoCalibrator"],
-        "bias_temperature.estimator": ["FedBiasTempCalibrator"],
-        "bins.estimator": ["FedBBQCalibrator", "FedBinCalibrator"],
-        "network.estimator": ["FedMLPCalibrator"],
-        "persistence": ["load"],
-        "scaling.estimator": [
-            "FedMatrixCalibrator",
-            "FedOPVectorCalibrator",
-            "FedVectorCalibrator",
-        ],
-        "score_curves.estimator": ["FedHistogramCalibrator"],
-        "temperature.estimator": ["FedTempCalibrator", "client_temperatures"],
-        "top_bins.estimator": ["FedTopBinCalibrator"],
-    },
-)
+    from skfedcal.methods.top_bins.estimator import (
+        FedTopBinCalibrator as FedTopBinCalibrator,
+    )
+else:
+    _homes = registry.estimator_modules()
+    _homes["persistence"] = ["load"]
+    _homes["registry"] = ["register_method"]
+    _homes["temperature.estimator"].append("client_temperatures")
+    __getattr__, __dir__, __all__ = attach(__name__, _homes)

@@ -5,36 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from skfedcal import methods as public
 from skfedcal.export.graph import Graph, Value, log_softmax, softmax
-from skfedcal.methods.bias_temperature.map import bias_temperature
-from skfedcal.methods.bins.map import class_bins
-from skfedcal.methods.network.map import network
-from skfedcal.methods.scaling.map import matrix, order_preserving, vector
-from skfedcal.methods.score_curves.map import score_curves
-from skfedcal.methods.temperature.map import temperature
-from skfedcal.methods.top_bins.map import top_bins
+from skfedcal.methods.auto.estimator import FedAutoCalibrator
+from skfedcal.methods.registry import load_object, method_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from skfedcal.methods.base import BaseCalibrator
-
-
-# By exact class: a subclass may have changed its map.
-_MAPS: dict[str, Callable[[Any, Value], Value]] = {
-    "FedAccTempCalibrator": temperature,
-    "FedBBQCalibrator": class_bins,
-    "FedBiasTempCalibrator": bias_temperature,
-    "FedBinCalibrator": class_bins,
-    "FedHistogramCalibrator": score_curves,
-    "FedMLPCalibrator": network,
-    "FedMatrixCalibrator": matrix,
-    "FedOPVectorCalibrator": order_preserving,
-    "FedTempCalibrator": temperature,
-    "FedTopBinCalibrator": top_bins,
-    "FedVectorCalibrator": vector,
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,17 +50,20 @@ def _mapped(calibrator: BaseCalibrator, logits: Value) -> Value:
     """Calibrated logits, or those of the input where the map is not used."""
     used = calibrator.improves_ or not calibrator.if_improves
     inner = calibrator
-    while type(inner) is public.FedAutoCalibrator:
+    while type(inner) is FedAutoCalibrator:
         inner = inner.calibrator_
-    name = type(inner).__name__
-    if name not in _MAPS or type(inner) is not getattr(public, name):
+    # By exact class: a subclass may have changed its map.
+    method = method_of(type(inner))
+    if method is None or not method.map:
         raise TypeError(
-            f"{name} cannot be exported: only the calibrators of skfedcal.methods "
-            "describe their map. Use predict_proba instead."
+            f"{type(inner).__name__} cannot be exported: its map is not registered. "
+            "Name it in the entry of skfedcal.methods.register_method, or use "
+            "predict_proba instead."
         )
     if used:
-        return _MAPS[name](inner, logits)
-    if name == "FedAccTempCalibrator":
+        value: Value = load_object(method.map)(inner, logits)
+        return value
+    if method.word == "accuracy_temperature":
         return logits / float(inner.prior_temperature)
     plain = getattr(inner, "normalize", None) == "none"
     return log_softmax(logits) if plain else logits

@@ -19,6 +19,7 @@ from skfedcal._params import FrozenParams
 from skfedcal._version import __version__
 from skfedcal.federation.plain import reject_duplicate_keys
 from skfedcal.federation.run import RoundHistory
+from skfedcal.methods.registry import methods
 
 if TYPE_CHECKING:
     import onnx
@@ -126,13 +127,13 @@ def load(path: PathLike) -> BaseCalibrator:
 
 
 def _restore(content: dict[str, Any]) -> BaseCalibrator:
-    from skfedcal import methods
     from skfedcal.privacy import PrivacyReport
 
     name = content["estimator"]
-    if name not in methods.__all__ or not name.startswith("Fed"):
+    found = [m for m in methods("calibrator") if m.estimator_name == name]
+    if not found:
         raise ValueError(f"unknown estimator {name!r}")
-    cls = getattr(methods, name)
+    cls: Any = found[0].load()
     params = {key: _decode(value) for key, value in content["params"].items()}
     estimator = cls(**params)
     estimator._validate_params()

@@ -159,7 +159,7 @@ def test_info_lists_versions_and_methods(run, run_json):
     assert set(data["methods"]) == set(METHODS)
     code, out, lines = run("info")
     assert (code, lines) == (0, [])
-    assert all(method.estimator in out for method in METHODS.values())
+    assert all(method.estimator_name in out for method in METHODS.values())
 
 
 def test_info_about_a_file(run, run_json, federation_file):

@@ -335,4 +335,4 @@ def test_every_method_can_be_fitted_and_shown(run, run_json, tmp_path, method, e
     words = ["fit", path, "--method", method, "--eps", eps, "-o", "cal.json", "--force"]
     assert run_json(*words)["method"] == method
     code, out, _ = run(*words)
-    assert code == 0 and out.split()[:2] == ["method", METHODS[method].estimator]
+    assert code == 0 and out.split()[:2] == ["method", METHODS[method].estimator_name]

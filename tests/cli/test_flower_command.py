@@ -334,13 +334,10 @@ def test_what_a_policy_leaves_open_is_named(doctor, tmp_path):
         return found[0], open_ends
 
     assert check("") == (0, [["warn"], ["warn"], ["warn"], []])
-    tight = 'methods = "ClassScoreCounts"\nnoise = "own"\nclasses = [0, 1]\n'
+    tight = 'methods = "score-histogram"\nnoise = "own"\nclasses = [0, 1]\n'
     assert check(tight) == (0, [[], [], ["ok"], []])
     assert check("allow-plain = true\n")[1][3] == ["warn"]
-    assert check('methods = "ClassScoreCount"\n') == (
-        2,
-        [["fail"], ["warn"], ["warn"], []],
-    )
+    assert check('methods = "histograms"\n') == (2, [[], [], [], []])
     assert check("classes = [0, 2]\n")[1][2] == ["fail"]
 
 

@@ -30,7 +30,8 @@ from skfedcal.experiments import Comparison
 from skfedcal.experiments import store as _store
 from skfedcal.experiments.comparison import engine
 from skfedcal.experiments.comparison.cells import client_differences, read_rows
-from skfedcal.experiments.comparison.engine import known_methods, named_methods
+from skfedcal.experiments.comparison.engine import named_methods
+from skfedcal.methods.registry import configurations
 
 pytestmark = pytest.mark.filterwarnings("ignore:random_state")
 
@@ -429,11 +430,11 @@ def test_every_public_calibrator_has_a_name(public_estimators):
     classes = {
         cls.__name__ for cls in public_estimators if issubclass(cls, BaseCalibrator)
     }
-    assert {name for name, _ in known_methods().values()} == classes
+    assert {method.estimator_name for method, _ in configurations().values()} == classes
     # The names of the command line are the same, in small letters.
     for name, method in METHODS.items():
         (estimator,) = named_methods([name]).values()
-        assert type(estimator).__name__ == method.estimator
+        assert type(estimator).__name__ == method.estimator_name
 
 
 def test_methods_can_be_given_as_they_are():

@@ -266,7 +266,7 @@ def test_a_calibrator_without_a_described_map_is_refused(clients):
         def _calibrate(self, logits):
             return logits / 2
 
-    with pytest.raises(TypeError, match="Halved cannot be exported: only the calibr"):
+    with pytest.raises(TypeError, match="Halved cannot be exported: its map is not"):
         Halved().fit(clients).to_torch()
 
 

@@ -306,14 +306,14 @@ class Mutant:
     detect: Detector
 
 
-COUNTS = {"methods": ("ScoreCounts",), "noise": "own"}
-CENTRAL = {"methods": ("TopBinCounts",), "noise": "central", "allow_plain": True}
+COUNTS = {"methods": ("scores.counts/1",), "noise": "own"}
+CENTRAL = {"methods": ("top_bins.counts/1",), "noise": "central", "allow_plain": True}
 _CELLS = "test_reports_must_be_on_the_cells_of_the_block"
 
 MUTANTS = (
     Mutant("domain of a report is not checked, failures are raised",
            oracle_domain_and_failures, "property test",
-           noninterference("ScoreCounts", n_cases=1000, n_seeds=12)),
+           noninterference("scores.counts/1", n_cases=1000, n_seeds=12)),
     Mutant("domain of a report is not checked, failures are raised",
            oracle_domain_and_failures, "audit: rows in clear",
            audit("rows in clear by a small report domain", **COUNTS)),
@@ -321,7 +321,8 @@ MUTANTS = (
            "unit test " + _CELLS,
            test("test_boundary", _CELLS, {"domain": 100}, "has 256 cells")),
     Mutant("class list is not checked, failures are raised", class_list_and_failures,
-           "property test", noninterference("ScoreCounts", n_cases=1000, n_seeds=12)),
+           "property test",
+           noninterference("scores.counts/1", n_cases=1000, n_seeds=12)),
     Mutant("class list is not checked, failures are raised", class_list_and_failures,
            "audit: labels", audit("labels by a class list", **COUNTS)),
     Mutant("class list is not checked, failures are raised", class_list_and_failures,
@@ -332,26 +333,26 @@ MUTANTS = (
            test("test_boundary", "test_classes_must_be_those_of_the_algorithm",
                 ScoreCounts((2,), clip=1.0), [0, 1, 2])),
     Mutant("unfit rows are refused", unfit_rows_are_refused, "property test",
-           noninterference("TemperatureNewton")),
+           noninterference("temperature.newton/1")),
     Mutant("unfit rows are refused", unfit_rows_are_refused, "audit: honest request",
            audit("an honest request", **COUNTS)),
     Mutant("unfit rows are refused", unfit_rows_are_refused,
            "audit: honest request, masked",
            audit("an honest request, masked", **COUNTS)),
     Mutant("type of an error is sent after rows are read", error_types_are_sent,
-           "property test", noninterference("TemperatureNewton")),
+           "property test", noninterference("temperature.newton/1")),
     Mutant("type of an error is sent after rows are read", error_types_are_sent,
            "audit: honest request", audit("an honest request", **COUNTS)),
     Mutant("more rows than announced are refused", row_count_by_width,
-           "property test", noninterference("TopBinCounts", n_cases=400)),
+           "property test", noninterference("top_bins.counts/1", n_cases=400)),
     Mutant("more rows than announced are refused", row_count_by_width,
            "audit: numbers of rows and sites",
-           audit("numbers of rows and sites", methods=("TopBinCounts",), noise="own")),
+           audit("numbers of rows and sites", methods=("top_bins",), noise="own")),
     Mutant("number of rows in plain answers", row_count_beside_the_answer,
-           "property test", noninterference("TopBinCounts", n_cases=400)),
+           "property test", noninterference("top_bins.counts/1", n_cases=400)),
     Mutant("number of rows in plain answers", row_count_beside_the_answer,
            "audit: row count",
-           audit("row count", methods=("TopBinCounts",), noise="own")),
+           audit("row count", methods=("top_bins",), noise="own")),
     Mutant("released sums are not checked", sums_are_not_checked,
            "unit test test_a_garbage_site_is_an_error_that_names_the_cause",
            test("test_faulty_sums",
@@ -370,12 +371,12 @@ MUTANTS = (
     Mutant("a claim pays for every method of a run", claims_for_all_methods,
            "audit: answers that are not paid",
            audit("answers that are not paid", noise="central", allow_plain=True,
-                 methods=("TopBinCounts", "TemperatureGrid"))),
+                 methods=("top_bins.counts/1", "temperature.grid/1"))),
     Mutant("one failing row silences all rows", one_row_silences_all,
            "unit test test_a_row_that_cannot_be_computed_costs_no_other_row",
            test("test_noninterference",
                 "test_a_row_that_cannot_be_computed_costs_no_other_row",
-                "TopBinCounts")),
+                "top_bins.counts/1")),
     Mutant("one-bit reports of many cells", bits_of_many_cells, "audit: true eps",
            audit("true eps of answers with own noise", **COUNTS)),
 )  # fmt: skip

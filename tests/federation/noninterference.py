@@ -27,7 +27,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ from skfedcal.federation import Site, SitePolicy, SiteRows, crypto
 from skfedcal.federation import dishonest_server as server
 from skfedcal.federation.dishonest_server import Letter, SiteCopies, letter_of
 from skfedcal.federation.request_catalogue import Entry, Schema, catalogue
-from skfedcal.federation.wire import ALGORITHMS
+from skfedcal.methods import registry
 from skfedcal.privacy.site_ledger import SiteLedger
 
 SCHEMAS = (
@@ -80,7 +79,7 @@ ENTRIES = _entries()
 CHOICES = {
     (i, name): [entry for entry in found if entry.algorithm == name]
     for i, found in ENTRIES.items()
-    for name in ALGORITHMS
+    for name in registry.algorithms()
 }
 CHOICES = {key: found for key, found in CHOICES.items() if found}
 
@@ -288,8 +287,8 @@ def recorded() -> Iterator[Queries]:
 
     owners = {
         owner
-        for name, where in ALGORITHMS.items()
-        for owner in getattr(import_module(where), name).__mro__
+        for algorithm in registry.algorithms().values()
+        for owner in algorithm.load().__mro__
         if "query" in vars(owner) and owner.__module__.startswith("skfedcal")
     }
     with contextlib.ExitStack() as stack:
@@ -466,7 +465,7 @@ def run(
     """
     counts: Counter[Any] = Counter()
     differences: list[str] = []
-    names = sorted(algorithms or ALGORITHMS)
+    names = sorted(algorithms or registry.algorithms())
     with recorded() as reached:
         for k, name in enumerate(names):
             left = n_cases // len(names) + (k < n_cases % len(names))
@@ -525,7 +524,7 @@ def summary(counts: Counter[Any]) -> str:
 
     fates = ("answered", "refused", "DIFFERENT")
     rows = []
-    for name in [*sorted(ALGORITHMS), "all"]:
+    for name in [*sorted(registry.algorithms()), "all"]:
         for path in ("plain", "masked"):
             found: Counter[str] = Counter()
             for (algorithm, how, fate, valid), n in counts.items():

@@ -470,7 +470,7 @@ BOMBS = {
     "examples": lambda found: found["algorithm"].update(max_examples=-(10**9)),
     "network": lambda found: found.update(
         algorithm={
-            "class": "MLPAveraging",
+            "class": "network.average/1",
             "hidden": [10**6] * 1000,
             "epochs": 10**9,
             "batch_size": 1,
@@ -483,7 +483,7 @@ BOMBS = {
     ),
     "grid": lambda found: found.update(
         algorithm={
-            "class": "TemperatureGrid",
+            "class": "temperature.grid/1",
             "n_points": 10**6,
             "clip": None,
             "n_rounds": 1,
@@ -491,7 +491,7 @@ BOMBS = {
     ),
     "bins": lambda found: found.update(
         algorithm={
-            "class": "TopBinCounts",
+            "class": "top_bins.counts/1",
             "n_bins": 400_000,
             "max_examples": 1,
             "clip": 1.0,
@@ -501,7 +501,7 @@ BOMBS = {
     ),
     "epochs": lambda found: found.update(
         algorithm={
-            "class": "MLPAveraging",
+            "class": "network.average/1",
             "hidden": [1000, 1000],
             "epochs": 100,
             "batch_size": 1,
@@ -514,8 +514,8 @@ BOMBS = {
     ),
     "local steps": lambda found: found.update(
         algorithm={
-            "class": "LocalAverage",
-            "family": {"class": "VectorMap"},
+            "class": "scaling.average/1",
+            "family": {"class": "scaling.vector/1"},
             "local_solver": "gd",
             "local_iter": 10**12,
             "learning_rate": 0.1,

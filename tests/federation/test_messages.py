@@ -20,6 +20,7 @@ from skfedcal.exceptions import (
     FaultySumError,
     NotEnoughClientsError,
     SecureAggregationError,
+    SiteRefusalError,
 )
 from skfedcal.federation import (
     InProcess,
@@ -36,9 +37,12 @@ from skfedcal.federation import (
     masking_server,
 )
 from skfedcal.federation.mask_plan import MaskPlan, plan_masks
-from skfedcal.federation.wire import write_request
+from skfedcal.federation.wire import FORMAT, write_request
 from skfedcal.federation.words import UNITS
+from skfedcal.methods import registry
 from skfedcal.methods.bins.rounds import ClassHistograms
+from skfedcal.methods.scaling.families import MatrixMap, VectorMap
+from skfedcal.methods.scaling.rounds import LocalAverage
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts, ScoreCounts
 from skfedcal.methods.temperature.rounds import TemperaturePosterior
 from skfedcal.privacy import (
@@ -132,7 +136,7 @@ def test_a_site_says_who_it_is():
     from skfedcal import __version__
 
     reply, arrays = make_sites()["a"].handle("hello", {}, {})
-    assert reply == {"name": "a", "format": "skfedcal wire 2", "version": __version__}
+    assert reply == {"name": "a", "format": FORMAT, "version": __version__}
     assert not arrays
 
 
@@ -460,13 +464,62 @@ def test_plain_answers_must_be_allowed():
 
 
 def test_methods_must_be_allowed():
-    policy = SitePolicy(
-        allow_plain=True, methods=("ClassScoreCounts", "PooledFit:VectorMap")
-    )
+    policy = SitePolicy(allow_plain=True, methods=("score_histogram", "vector"))
     text = policy_refusal(policy, make_request())
-    assert "(methods)" in text and "'TemperaturePosterior'" in text
+    assert "(methods)" in text
+    assert "auto or temperature (temperature.posterior/1); allowed are score_" in text
     own = counts_request(SourceDP(1.0, mode="faithful"))
     assert "refused" not in ask(Site("a", rows_of("a"), policy=policy), own)[0]
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["temperature", "FedTempCalibrator", "temp", "auto", "temperature.posterior/1"],
+)
+def test_methods_are_named_as_users_know_them(word):
+    policy = SitePolicy(allow_plain=True, methods=(word,))
+    assert (
+        "refused" not in ask(Site("a", rows_of("a"), policy=policy), make_request())[0]
+    )
+
+
+def test_the_family_of_maps_counts():
+    request = make_request()
+    vector, matrix = (
+        replace(request, algorithm=LocalAverage(family(), clip=1.0))
+        for family in (VectorMap, MatrixMap)
+    )
+    for words in (("vector",), ("FedVectorCalibrator", "bins")):
+        policy = SitePolicy(allow_plain=True, methods=words)
+        policy.check(vector, masked=False)
+        with pytest.raises(SiteRefusalError, match=r"not allow matrix \(scaling.aver"):
+            policy.check(matrix, masked=False)
+    SitePolicy(allow_plain=True, methods=("scaling.average/1",)).check(
+        matrix, masked=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("TemperaturePosterior", "temperature.posterior/1"),
+        ("ClassScoreCounts", "scores.class_counts/1"),
+        ("PooledFit:VectorMap", "vector"),
+    ],
+)
+def test_names_of_classes_are_read_with_a_warning(old, new):
+    with pytest.warns(FutureWarning, match=f"{old!r}.*write {new!r} instead"):
+        policy = SitePolicy(methods=(old,))
+    assert policy.methods == (old,)
+    assert registry.allowed_by(old) <= registry.allowed_by(new)
+
+
+@pytest.mark.parametrize("word", ["tmp", "Temperature", "os.system", "", "vector:x"])
+def test_an_unknown_method_is_refused_with_the_list(word):
+    with pytest.raises(ValueError, match=r"no method .*; known are auto, temperature,"):
+        SitePolicy(methods=("bins", word))
+    with pytest.raises(ValueError, match="pass a tuple of words"):
+        SitePolicy(methods=word)
 
 
 @pytest.mark.parametrize(
@@ -594,7 +647,7 @@ def test_the_server_plans_for_colluders():
 def test_policies_are_read_from_configurations():
     config = {
         "min-clients": 5,
-        "methods": "ClassScoreCounts, TemperaturePosterior",
+        "methods": "score_histogram, temperature.posterior/1",
         "noise": "shared",
         "min-noise": 2,
         "allow-plain": True,
@@ -602,7 +655,7 @@ def test_policies_are_read_from_configurations():
     }
     assert SitePolicy.from_config(config) == SitePolicy(
         min_clients=5,
-        methods=("ClassScoreCounts", "TemperaturePosterior"),
+        methods=("score_histogram", "temperature.posterior/1"),
         noise="shared",
         min_noise=2.0,
         allow_plain=True,
@@ -945,7 +998,7 @@ def test_plain_answers_do_not_show_the_number_of_rows():
 
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
 def test_faults_are_kept_in_the_history():
-    sites = make_sites(policy=SitePolicy(methods=("ClassScoreCounts",)))
+    sites = make_sites(policy=SitePolicy(methods=("score_histogram",)))
     sites |= {n: Site(n, rows_of(n)) for n in "abcde"}
     runner = FederatedRunner(secure=True, n_rounds=2)
     with pytest.warns(

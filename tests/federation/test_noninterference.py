@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from skfedcal.federation import SiteRows
-from skfedcal.federation.wire import ALGORITHMS
+from skfedcal.methods.registry import algorithms
 
 
 def _script():
@@ -35,7 +35,7 @@ def test_replies_do_not_depend_on_rows():
     for path in ("plain", "masked"):
         assert fates[path, "answered"] >= 20, fates
         assert fates[path, "refused"] >= 20, fates
-    assert answered == set(ALGORITHMS)
+    assert answered == set(algorithms())
 
 
 @pytest.mark.slow
@@ -72,7 +72,7 @@ def test_a_row_that_cannot_be_computed_costs_no_other_row(name):
 
 def test_every_algorithm_is_asked_with_every_law_of_noise_that_fits():
     entries = [entry for found in script.ENTRIES.values() for entry in found]
-    assert {entry.algorithm for entry in entries} == set(ALGORITHMS)
+    assert {entry.algorithm for entry in entries} == set(algorithms())
     models = {(entry.model, entry.unit) for entry in entries}
     assert models == {
         ("exact", "client"),

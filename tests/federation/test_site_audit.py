@@ -23,7 +23,7 @@ noise = "{noise}"
 """
 
 
-def write_site(folder, methods="ScoreCounts", noise="own"):
+def write_site(folder, methods="scores.counts/1", noise="own"):
     """A site of 40 rows that has spent eps 0.5 of 3."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 40)
@@ -48,14 +48,14 @@ def audit(capsys, *words):
 
 
 def test_nothing_is_learnt_and_the_ledger_stays_as_it_is(tmp_path, capsys):
-    path = write_site(tmp_path, "TopBinCounts")
+    path = write_site(tmp_path, "top_bins")
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
     code, printed = audit(capsys, "--site", path)
     assert code == 0, printed.out
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
     head, table, foot = printed.out.split("\n\n")
     assert "PASSED" in head and "a copy, with eps 2.5 left" in head
-    assert "min-clients 3; methods TopBinCounts; noise own" in head
+    assert "min-clients 3; methods top_bins; noise own" in head
     assert "fresh copy of the site and of its ledger" in foot
     columns = table.splitlines()[0]
     for name in ("attack", "tried", "outcome", "messages", "answered", "eps charged"):
@@ -67,7 +67,7 @@ def test_nothing_is_learnt_and_the_ledger_stays_as_it_is(tmp_path, capsys):
 
 def test_the_same_for_a_machine(tmp_path, capsys, monkeypatch):
     few_attacks(monkeypatch, "an honest", "class list", "row count", "price")
-    path = write_site(tmp_path, "TopBinCounts", "shared")
+    path = write_site(tmp_path, "top_bins", "shared")
     before = (tmp_path / "ledger.jsonl").read_bytes()
     code, printed = audit(capsys, "--site", path, "--json")
     found = json.loads(printed.out)
@@ -126,7 +126,7 @@ def test_options_that_do_not_go_together(words, capsys):
 
 def test_a_site_without_rows_or_budget_is_audited():
     rows = SiteRows(np.zeros((0, 2)), np.zeros(0, dtype=int), "logits")
-    site = Site("a", rows, policy=SitePolicy(methods=("TopBinCounts",), noise="own"))
+    site = Site("a", rows, policy=SitePolicy(methods=("top_bins",), noise="own"))
     attacks = [a for a in server.all_attacks() if "honest" in a.name]
     found = server.audit_site(site, attacks=attacks)
     assert [f.learnt for f in found] == ["", ""] and found[0].answered

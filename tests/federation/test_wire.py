@@ -5,12 +5,14 @@ import warnings
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from inspect import isclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import skfedcal
 from skfedcal import (
     ClasswiseResiduals,
     FedBinCalibrator,
@@ -22,7 +24,6 @@ from skfedcal import (
     federated_roc_auc_score,
     make_federation,
 )
-from skfedcal.algorithms import MOVED
 from skfedcal.federation import (
     FederatedRunner,
     InProcess,
@@ -33,8 +34,9 @@ from skfedcal.federation import (
 )
 from skfedcal.federation.plain import WireError, _hints
 from skfedcal.federation.policy import admit
-from skfedcal.federation.wire import ALGORITHMS, _class, read_request, write_request
+from skfedcal.federation.wire import read_request, write_request
 from skfedcal.federation.words import request_words
+from skfedcal.methods import registry
 from skfedcal.methods.bins import rounds as bins_rounds
 from skfedcal.methods.scaling.families import (
     Family,
@@ -42,7 +44,6 @@ from skfedcal.methods.scaling.families import (
     OrderPreservingMap,
     VectorMap,
 )
-from skfedcal.methods.score_curves.rounds import ClassScoreCounts
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,
@@ -169,12 +170,23 @@ def test_every_kind_of_noise_is_sent(name):
 
 
 def test_all_algorithms_are_known_to_sites():
-    public = [getattr(import_module(home), name) for name, home in MOVED.items()]
-    classes = [cls for cls in [*public, ClassScoreCounts] if isclass(cls)]
-    asked = [cls for cls in classes if is_dataclass(cls) and hasattr(cls, "query")]
-    assert {cls.__name__ for cls in asked} == set(ALGORITHMS) - {"SelfTest"}
-    for name in ALGORITHMS:
-        assert _class(ALGORITHMS, name, "").__name__ == name
+    root = Path(skfedcal.__file__).parent
+    files = [*root.glob("methods/*/rounds.py"), root / "evaluation/rounds.py",
+             root / "training/class_statistics.py",
+             root / "federation/self_test_rounds.py"]  # fmt: skip
+    modules = [
+        import_module(".".join(path.relative_to(root.parent).with_suffix("").parts))
+        for path in files
+    ]
+    asked = {
+        cls
+        for module in modules
+        for cls in vars(module).values()
+        if isclass(cls) and is_dataclass(cls) and hasattr(cls, "query")
+    }
+    known = {algorithm.load() for algorithm in registry.algorithms().values()}
+    assert asked == {cls for cls in known if cls.__module__.startswith("skfedcal.")}
+    assert len(asked) >= 22
 
 
 # Instances with any values that their types allow.
@@ -200,9 +212,9 @@ def values_of(hint):
     return st.one_of(*(st.none() if a is type(None) else values_of(a) for a in args))
 
 
-@given(data=st.data(), name=st.sampled_from(sorted(ALGORITHMS)))
+@given(data=st.data(), name=st.sampled_from(sorted(registry.algorithms())))
 def test_any_instance_of_any_algorithm_survives(data, name):
-    cls = _class(ALGORITHMS, name, "")
+    cls = registry.algorithms()[name].load()
     values = {key: data.draw(values_of(hint)) for key, hint in _hints(cls).items()}
     algorithm = cls(**values)
     request = replace(BASE, algorithm=algorithm)
@@ -335,7 +347,9 @@ BAD = {
     "negative count": (("n_min",), -1, "n_min is -1"),
     "huge count": (("n_units",), 2**70, "n_units"),
     "codec as list": (("codec",), [], "codec is"),
-    "no block": ((*BLOCK, "class"), "Other", "class BlockCode"),
+    "name of a block": ((*BLOCK, "class"), "Other", "unknown field 'class'"),
+    "name of a class": (("algorithm", "class"), "ClassHistograms", "is unknown"),
+    "no name": (("algorithm", "class"), KeyError, "algorithm None is unknown"),
     "step of zero": ((*BLOCK, "step"), 0.0, "positive numbers"),
     "negative clip": ((*BLOCK, "spec", "clip"), -1.0, "positive numbers"),
     "another norm": ((*BLOCK, "spec", "norm"), "l3", "norm is 'l3'"),
@@ -344,17 +358,16 @@ BAD = {
     "odd groups": ((*BLOCK, "spec", "groups"), 2, "invalid shape"),
     "shape of reals": ((*BLOCK, "spec", "shape"), [3.0, 4], r"shape\[0\] is 3.0"),
     "randomizer": (("randomizer",), {"class": "Fork"}, "'Fork' is unknown"),
-    "lost scales": (("randomizer",), {"class": "LaplaceShares"}, "'scales'"),
+    "lost scales": (("randomizer",), {"class": "noise.laplace_shares/1"}, "'scales'"),
     "oracle": (
         ("randomizer",),
-        {"class": "LocalReports", "oracles": {"a": {"class": "Oracle", "kind": "x",
-                                                    "eps": 1.0, "domain": 2}}},
+        {"class": "noise.local_reports/1", "oracles": {"a": {"kind": "x", "eps": 1.0,
+                                                             "domain": 2}}},
         "kind is 'x'",
     ),
     "one class": (
         ("reading",),
-        {"class": "Reading", "classes": [1], "input_type": "logits", "n_columns": 0,
-         "rows": "logits"},
+        {"classes": [1], "input_type": "logits", "n_columns": 0, "rows": "logits"},
         "two or more",
     ),
     "no event": (("claim",), {"kind": "magic"}, "magic"),

@@ -15,16 +15,16 @@ from skfedcal.federation import InProcess, TreeBackend, collecting
 
 def algorithm_names():
     """Names of all algorithms that a request may carry."""
-    from skfedcal.federation.wire import ALGORITHMS
+    from skfedcal.methods.registry import algorithms
 
-    return sorted(ALGORITHMS)
+    return sorted(algorithm.load().__name__ for algorithm in algorithms().values())
 
 
 def family_names():
     """Names of all families of maps that an algorithm may carry."""
-    from skfedcal.federation.wire import _FAMILIES
+    from skfedcal.methods.registry import FAMILIES, load_object
 
-    return sorted(_FAMILIES)
+    return sorted(load_object(path).__name__ for path in FAMILIES.values())
 
 
 def names_of(algorithm):

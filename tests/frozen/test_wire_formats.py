@@ -61,3 +61,14 @@ def test_a_format_of_the_future_is_refused_by_its_name():
     assert text != entry["text"]
     with pytest.raises(adapt.wire_error(), match=r"skfedcal wire 999.*version of skf"):
         adapt.read_wire(text, frozen_wire.arrays_of(entry))
+
+
+def test_the_current_format_is_recorded_for_every_algorithm():
+    record = FORMATS[frozen_wire.file_name()]
+    assert record["format"] == adapt.wire_format()
+    found = {n for entry in record["requests"].values() for n in entry["algorithms"]}
+    every = {*adapt.algorithm_names(), *adapt.family_names()}
+    assert found == every - {"SelfTest"}
+    text = json.dumps(record)
+    for name in every:  # classes may be renamed
+        assert f'\\"class\\":\\"{name}\\"' not in text.replace("\\\\", "\\")

@@ -230,7 +230,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> None:
     """Audit and print a certificate."""
-    import skfedcal
     from skfedcal.privacy import CentralDP, audit_estimator
 
     if args.runs < 20:
@@ -242,11 +241,12 @@ def run(args: argparse.Namespace, console: Console) -> None:
         return
     if args.thorough:
         raise UsageError("--thorough is used with --site only: pass --runs.")
-    name = METHODS[args.method].estimator
+    estimator = METHODS[args.method].load()
+    name = estimator.__name__
     model = CentralDP(args.eps, delta=args.delta, unit=args.unit)
     console.progress(f"auditing {name}: {2 * args.runs} fits")
     result = audit_estimator(
-        getattr(skfedcal, name)(privacy=model),
+        estimator(privacy=model),
         n_runs=args.runs,
         alpha=args.alpha,
         random_state=args.seed,

@@ -38,7 +38,7 @@ from skfedcal.cli._input import (
     file_name,
     read_federation,
 )
-from skfedcal.cli._options import METHODS
+from skfedcal.methods.registry import configurations, short_name
 
 if TYPE_CHECKING:
     from skfedcal.cli._command import Console
@@ -55,8 +55,9 @@ VARY = {
     "clients": positive_count,
 }
 
-# By name of the command line; the first is a form of bbq.
-NAMES = (*METHODS, "bbq-all")
+# Methods and their variants, by their words of the command line.
+NAMES = tuple(map(short_name, configurations()))
+DEFAULT = [short_name(n) for n, (m, _) in configurations().items() if m.compared]
 
 
 def add_comparison_options(parser: argparse.ArgumentParser) -> None:
@@ -67,8 +68,7 @@ def add_comparison_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=NAMES,
         metavar="NAME",
-        help=f"some of {', '.join(NAMES)} (default: temp biastemp bbq bbq-all opvector "
-        "vector mlp)",
+        help=f"some of {', '.join(NAMES)} (default: {' '.join(DEFAULT)})",
     )
     what.add_argument(
         "--eps",

@@ -131,12 +131,9 @@ def run(args: argparse.Namespace, console: Console) -> None:
 def _make_calibrator(args: argparse.Namespace, federation: Any) -> Any:
     import numpy as np
 
-    import skfedcal
-
     logits = federation.logits
     n_classes = max(2, logits.shape[1]) if logits.ndim == 2 else 2
-    estimator = getattr(skfedcal, METHODS[args.method].estimator)
-    return estimator(
+    return METHODS[args.method].load()(
         **method_options(args),
         eps=args.eps,
         delta=args.delta,
@@ -174,7 +171,7 @@ def summarize(args: argparse.Namespace, calibrator: Any, n_rows: int) -> dict[st
 
 def _text(data: dict[str, Any]) -> str:
     method = METHODS[data["method"]]
-    pairs = [("method", method.estimator)]
+    pairs = [("method", method.estimator_name)]
     pairs += [(name, _shown(data[name])) for name in method.facts]
     if not data["used"]:
         pairs.append(("used", "no: not distinguishable from noise, input unchanged"))

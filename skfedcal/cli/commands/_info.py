@@ -72,7 +72,7 @@ def _installed() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "packages": {name: _version(name) for name in BASE},
         "extras": {extra: _version(name) for extra, name in EXTRAS.items()},
-        "methods": {name: method.estimator for name, method in METHODS.items()},
+        "methods": {name: method.estimator_name for name, method in METHODS.items()},
         "store": str(cache_folder()),
     }
 

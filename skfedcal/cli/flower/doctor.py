@@ -88,7 +88,7 @@ def check_run_config(config: Mapping[str, Any]) -> Iterator[Line]:
 
     method = str(config.get("method"))
     yield _judged(
-        method in skfedcal.__all__, "method", method, f"skfedcal has no {method!r}"
+        method in dir(skfedcal), "method", method, f"skfedcal has no {method!r}"
     )
     for name, kind in (("classes", list), ("options", dict)):
         try:
@@ -204,12 +204,13 @@ def check_site(path: str) -> Iterator[Line]:
 
 def check_policy(policy: SitePolicy) -> Iterator[Line]:
     """What a policy leaves open, and unknown names in it."""
-    from skfedcal.federation.wire import ALGORITHMS
+    from skfedcal.methods.registry import replacement_of
 
-    unknown = [m for m in policy.methods or () if m.partition(":")[0] not in ALGORITHMS]
-    if unknown:
-        text = f"no algorithm {unknown[0]!r}; there are {', '.join(ALGORITHMS)}"
-        yield Line("fail", "methods", text)
+    for word in policy.methods or ():
+        new = replacement_of(word)
+        if new is not None:
+            text = f"{word!r} is read until 0.2; write {new!r} instead"
+            yield Line("warn", "methods", text)
     if policy.methods is None:
         yield Line("warn", "methods", "all algorithms are answered")
     if policy.noise == "none":

@@ -26,7 +26,6 @@ import joblib
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skfedcal import methods as calibrators
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import copy_to_fit
 from skfedcal._version import __version__
@@ -49,41 +48,15 @@ from skfedcal.experiments.comparison.result import (
 )
 from skfedcal.experiments.store import CellStore
 from skfedcal.federation import FederatedRunner
-
-# What is called by a name of its own without being a class of its own.
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "FedBBQ-all": ("FedBBQCalibrator", {"weighting": "all"}),
-}
-
-# Methods of the paper's Tables 2 and 3 (FedCal is FedMLP), and ours.
-DEFAULT = (
-    "FedTemp",
-    "FedBiasTemp",
-    "FedBBQ",
-    "FedBBQ-all",
-    "FedOPVector",
-    "FedVector",
-    "FedMLP",
-)
+from skfedcal.methods.registry import configurations, short_name
 
 VARY = ("rounds", "beta", "eps", "bins", "clip", "clients")
-
-
-def known_methods() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Class and parameters of every public calibrator, by its name in tables."""
-    ending = "Calibrator"
-    found: dict[str, tuple[str, dict[str, Any]]] = {
-        name.removesuffix(ending): (name, {})
-        for name in calibrators.__all__
-        if name.startswith("Fed") and name.endswith(ending)
-    }
-    return {**found, **VARIANTS}
 
 
 def named_methods(methods: Any) -> dict[str, Any]:
     """Return estimators by name from names, estimators or a dict of these."""
     if methods is None:
-        methods = DEFAULT
+        methods = [name for name, (m, _) in configurations().items() if m.compared]
     if isinstance(methods, str):
         methods = [methods]
     if isinstance(methods, Mapping):
@@ -109,22 +82,17 @@ def _estimator(entry: Any) -> tuple[str, Any]:
     if hasattr(entry, "get_params") and hasattr(entry, "fit"):
         name = type(entry).__name__.removesuffix("Calibrator")
         return name, copy_to_fit(entry)
-    known = known_methods()
-    short = {_short(name): name for name in known}
+    known = configurations()
+    short = {short_name(name): name for name in known}
     word = str(entry)
-    name = short.get(_short(word), word) if isinstance(entry, str) else word
+    name = short.get(short_name(word), word) if isinstance(entry, str) else word
     if name not in known:
         raise ValueError(
             f"Unknown method {entry!r}; known are {sorted(short)}. Pass a dict of name "
             "and calibrator for others."
         )
-    class_name, params = known[name]
-    return name, getattr(calibrators, class_name)(**params)
-
-
-def _short(name: str) -> str:
-    """Name as on the command line: ``temp`` for FedTempCalibrator."""
-    return name.lower().removesuffix("calibrator").removeprefix("fed")
+    method, params = known[name]
+    return name, method.load()(**params)
 
 
 def check_vary(vary: Any) -> dict[str, list[Any]]:
