@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from skfedcal._json import dump
 from skfedcal.federation.endpoint import Request
-from skfedcal.federation.plain import WireError, dump, from_plain, parse, read, to_plain
+from skfedcal.federation.plain import WireError, from_plain, parse, read, to_plain
 from skfedcal.federation.reading import Reading
 from skfedcal.methods.scaling.families import Family
 from skfedcal.privacy.codec import BlockCode, Codec
