@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import sys
@@ -18,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from skfedcal._json import dump
 from skfedcal.exceptions import SimulatedPrivacyWarning
 
 
@@ -42,7 +42,7 @@ class Console:
     def result(self, text: str, data: dict[str, Any]) -> None:
         """Print the result in the form that was asked for."""
         if self.as_json:
-            text = json.dumps(data, indent=1, allow_nan=False)
+            text = dump(data, indent=1)
         print(text)
 
     def progress(self, text: str) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import string
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_scalar
 
+from skfedcal._json import member, read_file
 from skfedcal.datasets._layout import (
     Home,
     Layout,
@@ -127,21 +127,10 @@ def _users(folder: Path) -> Iterator[tuple[str, dict[str, list[Any]], str]]:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as stream:
-            content = json.load(stream)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path}: expected JSON, found a damaged or shortened file: {error}."
-        ) from error
+    found = read_file(path)
     wanted = {"users": list, "num_samples": list, "user_data": dict}
-    found = content if isinstance(content, dict) else {}
-    for key, kind in wanted.items():
-        if not isinstance(found.get(key), kind):
-            raise ValueError(
-                f"{path}: expected an object with {sorted(wanted)}, found "
-                f"{sorted(found) or type(content).__name__}."
-            )
+    for name, kind in wanted.items():
+        member(found, name, kind, str(path))
     if len(found["users"]) != len(found["num_samples"]):
         raise ValueError(
             f"{path}: expected as many users as num_samples, found "

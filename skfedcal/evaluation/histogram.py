@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._json import parse
 from skfedcal._version import __version__
 from skfedcal.evaluation.calibration import CalibrationErrors
 from skfedcal.evaluation.collect import Statistic
@@ -30,7 +31,6 @@ from skfedcal.evaluation.noise import (
 )
 from skfedcal.evaluation.ranking import RankingAnswers
 from skfedcal.evaluation.thresholds import ThresholdAnswers
-from skfedcal.federation.plain import reject_duplicate_keys
 from skfedcal.federation.run import RoundHistory
 from skfedcal.methods.score_curves.rounds import LAW_KINDS, ClassScoreCounts
 from skfedcal.privacy.events import PrivacyReport
@@ -111,7 +111,7 @@ def to_json(hist: ScoreHistogram) -> str:
 def from_json(text: str) -> dict[str, Any]:
     """Read the arguments of a histogram; raises ValueError for any other text."""
     try:
-        content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
+        content = parse(text, "The text")
         if content["format"] != _FORMAT or content["format_version"] != _VERSION:
             raise ValueError(
                 f"format {content['format']!r}, version {content['format_version']!r}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan, sqrt
 from typing import Any
 
+from skfedcal._json import dump
 from skfedcal._table import text_table
 
 Run = Mapping[str, Any]
@@ -177,7 +177,7 @@ class ResultTable:
             "values": list(self.values),
             "runs": [_plain(run) for run in self.runs],
         }
-        return json.dumps(record, indent=1, allow_nan=False)
+        return dump(record, indent=1)
 
     def __str__(self) -> str:
         """Return the same as `to_text`."""

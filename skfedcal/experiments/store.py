@@ -14,7 +14,8 @@ from typing import Any
 
 import joblib
 
-from skfedcal._files import as_path, remove_drafts, write_whole
+from skfedcal._files import as_path, remove_drafts
+from skfedcal._json import read_file, write_file
 from skfedcal._version import __version__
 
 # Part of every key: raised when cells hold something else than before.
@@ -69,9 +70,8 @@ class CellStore:
         if self.folder is None:
             return None
         try:
-            text = self._path(key).read_text(encoding="utf-8")
-            record = json.loads(text)
-        except (FileNotFoundError, ValueError, RecursionError):
+            record = read_file(self._path(key))
+        except (FileNotFoundError, ValueError):
             return None
         if not isinstance(record, dict) or record.get("key") != key:
             return None
@@ -86,8 +86,7 @@ class CellStore:
             return
         found = dict(result)
         record = {"key": key, "check": _check(found), "result": found}
-        text = json.dumps(record, allow_nan=False)
-        write_whole(self._path(key), lambda stream: stream.write(text.encode()))
+        write_file(self._path(key), record, indent=None)
 
     def cached(self, settings: Mapping[str, Any], work: Callable[[], Any]) -> Any:
         """Return what `work` gives; from the store if it was done before.

@@ -6,7 +6,6 @@ error that names the field. Needs numpy only.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
@@ -15,6 +14,8 @@ from math import isfinite
 from operator import index
 from types import UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from skfedcal import _json
 
 # Longest text that is read.
 MAX_TEXT = 1 << 20
@@ -155,21 +156,9 @@ def _read_union(
     return read(kind, value, where, find)
 
 
-def dump(value: Any) -> str:
-    """Text of a JSON value."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
-
-
 def parse(text: Any, where: str) -> dict[str, Any]:
     """Object from untrusted JSON text."""
-    if not isinstance(text, str) or len(text) > MAX_TEXT:
-        raise WireError(f"{where} is not a string of at most {MAX_TEXT} characters.")
-    try:
-        found = json.loads(
-            text, object_pairs_hook=reject_duplicate_keys, parse_constant=_no_constant
-        )  # fmt: skip
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"{where} is not valid JSON: {error}.") from error
+    found = _json.parse(text, where, max_chars=MAX_TEXT, error=WireError)
     return _fields_of(found, where)
 
 
@@ -183,18 +172,6 @@ def _fields_of(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         _refuse(where, value, "an object")
     return dict(value)
-
-
-def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a dict from the pairs of a JSON object; raise for a duplicate key."""
-    out = dict(pairs)
-    if len(out) != len(pairs):
-        raise ValueError("a key is given twice")
-    return out
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a finite number")
 
 
 def _refuse(where: str, value: Any, expected: str) -> NoReturn:

@@ -6,17 +6,14 @@ masks.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from skfedcal._files import as_path, write_whole
+from skfedcal._files import as_path
+from skfedcal._json import dump, member, read_file, write_file
 from skfedcal.federation.crypto import KEY_BYTES, Ed25519PrivateKey, sign, verify
-from skfedcal.federation.plain import reject_duplicate_keys
 
 FORMAT = "skfedcal roster 1"
 # Longest name of a site.
@@ -64,9 +61,7 @@ class SiteKey:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the key to a new file that only its owner can read."""
-        text = json.dumps(
-            {"site": self.name, "key": self.key.private_bytes_raw().hex()}
-        )
+        text = dump({"site": self.name, "key": self.key.private_bytes_raw().hex()})
         path = as_path(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with os.fdopen(os.open(path, flags, 0o600), "w") as file:
@@ -82,7 +77,7 @@ class SiteKey:
         """Read a key that `save` wrote."""
         path = as_path(path)
         try:
-            found = _read_json(path)
+            found = read_file(path)
             key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(found["key"]))
             return cls(check_name(found["site"]), key)
         except (ValueError, KeyError, TypeError):
@@ -132,31 +127,21 @@ class Roster:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the roster as JSON."""
         keys = {name: public.hex() for name, public in sorted(self.sites.items())}
-        text = json.dumps({"format": FORMAT, "sites": keys}, indent=2) + "\n"
-        write_whole(path, lambda stream: stream.write(text.encode()))
+        write_file(path, {"format": FORMAT, "sites": keys}, indent=2)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Roster:
         """Read a roster that `save` wrote."""
         path = as_path(path)
         try:
-            found = _read_json(path)
-            if found["format"] != FORMAT:
+            found = read_file(path)
+            if member(found, "format", str, "it") != FORMAT:
                 raise ValueError(f"its format is {found['format']!r}")
-            keys = {name: bytes.fromhex(key) for name, key in found["sites"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            sites = member(found, "sites", dict, "it")
+            keys = {name: bytes.fromhex(key) for name, key in sites.items()}
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{path} is not a roster of sites: {error}.") from error
         return cls(keys)
-
-
-def _read_json(path: Path) -> Any:
-    """Content of a JSON file; ValueError if it is invalid or has a duplicate key."""
-    try:
-        return json.loads(
-            path.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicate_keys
-        )
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
 
 
 def is_name(text: str) -> bool:

@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from skfedcal._json import dump
 from skfedcal.federation.endpoint import Request
 from skfedcal.federation.plain import (
     WireError,
-    dump,
     from_plain,
     parse,
     read,

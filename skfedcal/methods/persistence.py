@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,9 +14,9 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skfedcal._files import as_path, write_whole
+from skfedcal._json import check_format, read_file, write_file
 from skfedcal._params import FrozenParams
 from skfedcal._version import __version__
-from skfedcal.federation.plain import reject_duplicate_keys
 from skfedcal.federation.run import RoundHistory
 from skfedcal.methods.registry import methods
 
@@ -57,8 +56,7 @@ def save(estimator: Any, path: PathLike) -> None:
         "skfedcal": __version__,
         **_content(estimator),
     }
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    write_whole(path, lambda stream: stream.write(text.encode()))
+    write_file(path, content)
 
 
 def _content(estimator: Any) -> dict[str, Any]:
@@ -105,20 +103,8 @@ def load(path: PathLike) -> BaseCalibrator:
     >>> type(load(path)).__name__
     'FedTempCalibrator'
     """
-    path = as_path(path)
-    try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file, object_pairs_hook=reject_duplicate_keys)
-    except (ValueError, RecursionError) as error:  # damaged, or a name given twice
-        raise ValueError(f"{path} is not a JSON file: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise ValueError(f"{path} is not a saved calibrator of skfedcal.")
-    version = content.get("format_version")
-    if isinstance(version, bool) or version != _FORMAT_VERSION:
-        raise ValueError(
-            f"{path} has format version {version!r}; skfedcal "
-            f"{__version__} reads version {_FORMAT_VERSION}."
-        )
+    path, what = as_path(path), "a saved calibrator of skfedcal"
+    content = check_format(read_file(path), str(path), what, _FORMAT, _FORMAT_VERSION)
     try:
         return _restore(content)
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError,

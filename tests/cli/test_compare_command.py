@@ -265,7 +265,7 @@ def test_wrong_files(fails, tmp_path):
     error = fails("report", tmp_path / "a.json", "-o", output)
     assert "not a comparison" in error and "`skfedcal compare -o`" in error
     (tmp_path / "a.json").write_text("[" * 100_000)
-    assert "not JSON" in fails("report", tmp_path / "a.json", "-o", output)
+    assert "not valid JSON" in fails("report", tmp_path / "a.json", "-o", output)
     assert not output.exists()
 
 

@@ -121,7 +121,7 @@ def test_flipped_bytes(run, calibrator, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "is not a JSON file"),
+        ("", "is not valid JSON"),
         ("{}", "is not a saved calibrator"),
         ("[1]", "is not a saved calibrator"),
         ('{"format": "skfedcal-calibrator", "format_version": 99}', "version 99"),
@@ -138,7 +138,7 @@ def test_wrong_calibrators(fails, calibrator, tmp_path, content, message):
 
 def test_swapped_arguments_of_predict(fails, calibrator, tmp_path):
     words = [tmp_path / "good.npz", calibrator, "-o", tmp_path / "proba.npz"]
-    assert "is not a JSON file" in fails("predict", *words)
+    assert "is not valid JSON" in fails("predict", *words)
 
 
 def test_files_that_are_not_there(fails, calibrator, tmp_path):

@@ -136,9 +136,9 @@ ROW = [0.5] * 784
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([1], "expected an object with .* found list"),
-        ({"users": []}, r"found \['users'\]"),
-        ({"users": {}, "num_samples": [], "user_data": {}}, "expected an object"),
+        ([1], r"is \[1\]; expected an object"),
+        ({"users": []}, "'num_samples' is missing; expected list"),
+        ({"users": {}, "num_samples": [], "user_data": {}}, "'users' is {}; expected"),
         ({"users": ["a"], "num_samples": [], "user_data": {}}, "found 1 and 0"),
         ({"users": ["a"], "num_samples": [1], "user_data": {}}, "x and y of user 'a'"),
         (
@@ -173,7 +173,6 @@ def test_wrong_files_are_named(tmp_path, content, message):
         (([ROW, ROW[:5]], [1, 2]), "expected 784 numbers"),
         (([["a"] * 784], [1]), "expected 784 numbers"),
         (([[255.0] * 784], [1]), "pixels from 0 to 1, found 255.0"),
-        (([[float("nan")] * 784], [1]), "pixels from 0 to 1, found nan"),
         (([ROW], [62]), "label 62, expected 0 to 61"),
         (([ROW], [1.5]), "whole numbers as labels"),
     ],
@@ -183,6 +182,12 @@ def test_wrong_images_are_named(tmp_path, rows, message):
     with pytest.raises(ValueError, match=message) as caught:
         load_femnist(tmp_path)
     assert "t.json, user 'a'" in str(caught.value)
+
+
+def test_pixels_that_are_no_numbers_are_refused(tmp_path):
+    write(tmp_path / "train", "t", {"a": ([[float("nan")] * 784], [1])})
+    with pytest.raises(ValueError, match=r"t\.json is not .*: NaN is not a finite"):
+        load_femnist(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +205,7 @@ def test_cuts_are_named(tmp_path):
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match=r"t\.json: expected"):
+        with pytest.raises(ValueError, match=r"t\.json is not valid JSON"):
             load_shakespeare(tmp_path)
 
 

@@ -220,7 +220,7 @@ def test_json_comes_back_whole(found):
     again = Comparison.from_json(found.to_json())
     assert again.to_text() == found.to_text()
     assert again.to_json() == found.to_json()
-    with pytest.raises(ValueError, match="not JSON"):
+    with pytest.raises(ValueError, match="not valid JSON"):
         Comparison.from_json("{")
     with pytest.raises(ValueError, match="not a comparison"):
         Comparison.from_json("[1]")

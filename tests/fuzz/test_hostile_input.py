@@ -307,7 +307,7 @@ def test_a_damaged_comparison_is_refused(old, new):
     ).to_json()
     compact = json.dumps(json.loads(text))
     assert compact.count(old)
-    with pytest.raises(ValueError, match=r"damaged|not JSON"):
+    with pytest.raises(ValueError, match=r"damaged|not valid JSON"):
         skfedcal.Comparison.from_json(compact.replace(old, new))
 
 

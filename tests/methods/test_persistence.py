@@ -174,7 +174,7 @@ def test_a_changed_file_is_refused_or_harmless(draw, tmp_path, name):
 def test_other_files_are_refused(tmp_path, text):
     path = tmp_path / "cal.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match="not a"):
+    with pytest.raises(ValueError, match=r"not (a|valid) "):
         load(path)
 
 
@@ -182,14 +182,14 @@ def test_binary_deep_and_foreign_content(draw, tmp_path):
     cal, _ = fitted(draw, "temperature")
     path = tmp_path / "cal.json"
     path.write_bytes(b"\x80\x04\x95\xff")
-    with pytest.raises(ValueError, match="not a JSON file"):
+    with pytest.raises(ValueError, match="not valid JSON"):
         load(path)
     cal.save(path)
     text = path.read_text()
     for depth in (300, 600, 900, 5000):
         nested = "[" * depth + "]" * depth
         path.write_text(text.replace('"n_clients_": 8', f'"n_clients_": {nested}'))
-        with pytest.raises(ValueError, match=r"damaged|not a JSON"):
+        with pytest.raises(ValueError, match=r"damaged|not valid JSON"):
             load(path)
     for old, new, message in (
         (

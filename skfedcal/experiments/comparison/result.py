@@ -7,19 +7,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
 from skfedcal._files import write_whole
+from skfedcal._json import check_format, dump, parse
 from skfedcal.experiments.comparison.cells import DIFFERENCES
 from skfedcal.experiments.results import ResultTable, Run
-from skfedcal.federation.plain import reject_duplicate_keys
 
 # Squares of numbers up to this are numbers too.
 LARGEST = 1e100
@@ -32,28 +31,6 @@ COUNTS = ("n_clients", "n_rows", "n_test")
 COSTS = ("rounds", "bytes", "client seconds", "eps spent", "delta", "noise")
 BINS = ("n", "confidence", "hits")
 VARIED = ("beta", "n_rounds", "bins", "clip", "clients")
-
-
-def parse(text: Any) -> Any:
-    """Parsed JSON; ValueError for duplicate names and invalid numbers."""
-    if not isinstance(text, str | bytes):
-        raise TypeError(f"Pass the text of a file, not a {type(text).__name__}.")
-    try:
-        found = json.loads(
-            text, object_pairs_hook=reject_duplicate_keys, parse_float=_finite
-        )
-        # Half of a letter can be written in JSON, and nowhere else.
-        json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8")
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"This is not JSON: {error}") from None
-    return found
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not isfinite(value):
-        raise ValueError(f"{text[:20]} is not a number")
-    return value
 
 
 def check_comparison(
@@ -423,7 +400,7 @@ class Comparison:
 
     def to_json(self) -> str:
         """Return all runs; `from_json` reads them."""
-        found = json.loads(self.table.to_json())
+        found = parse(self.table.to_json(), "The table")
         for name in ("title", "keys", "values"):
             del found[name]
         record = {
@@ -433,7 +410,7 @@ class Comparison:
             "refused": list(self.refused),
             **found,
         }
-        return json.dumps(record, indent=1, allow_nan=False)
+        return dump(record, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Comparison:
@@ -444,14 +421,9 @@ class Comparison:
         text : str
             JSON.
         """
-        record = parse(text)
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ValueError("This JSON is not a comparison written by `to_json`.")
-        if record.get("format_version") != FORMAT_VERSION:
-            raise ValueError(
-                f"The comparison has format version {record.get('format_version')!r}; "
-                f"this release reads {FORMAT_VERSION}."
-            )
+        what = "a comparison written by `to_json`"
+        record = parse(text, "The text")
+        check_format(record, "The text", what, FORMAT, FORMAT_VERSION)
         try:
             found = cls(
                 list(record["runs"]),
