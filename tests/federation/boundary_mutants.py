@@ -22,7 +22,7 @@ import numpy as np
 
 from skfedcal.exceptions import SiteRefusalError
 from skfedcal.federation import Site, SitePolicy, SiteRows, endpoint
-from skfedcal.federation import dishonest_server as server
+from skfedcal.federation import attacks as server
 from skfedcal.federation import policy as _admission
 from skfedcal.federation.reading import Reading
 from skfedcal.federation.words import WordPlan, plan_words

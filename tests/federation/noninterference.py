@@ -35,8 +35,23 @@ from hypothesis import strategies as st
 
 from skfedcal.contract import CellRows
 from skfedcal.federation import Site, SitePolicy, SiteRows, crypto
-from skfedcal.federation import dishonest_server as server
-from skfedcal.federation.dishonest_server import Letter, SiteCopies, letter_of
+from skfedcal.federation.attacks.changes import CHANGES
+from skfedcal.federation.attacks.copies import (
+    Letter,
+    SiteCopies,
+    ask_masked,
+    ask_plain,
+    clean_rows,
+    letter_of,
+    masked_shapes,
+    observe,
+    paths,
+    unknown_label,
+    value_at,
+    with_label,
+    with_value,
+    without,
+)
 from skfedcal.federation.request_catalogue import Entry, Schema, catalogue
 from skfedcal.methods import registry
 from skfedcal.privacy.site_ledger import SiteLedger
@@ -53,17 +68,7 @@ POLICIES = (
     SitePolicy(noise="shared"),
     SitePolicy(noise="central", allow_plain=True, unit="client"),
 )
-BENDS = (
-    server.bent_oracles,
-    server.bent_classes,
-    server.bent_counts,
-    server.bent_blocks,
-    server.bent_noise,
-    server.bent_reading,
-    server.bent_broadcast,
-    server.bent_parameters,
-    server.bent_round,
-)
+BENDS = tuple(c.bend for name, c in CHANGES.items() if name != "nothing")
 
 
 def _entries() -> dict[int, list[Entry]]:
@@ -129,9 +134,7 @@ def site_rows(draw: Any, schema: Schema) -> SiteRows:
         if change == "one class":
             labels = np.full(n_rows, draw(st.sampled_from(schema.classes)))
         elif change == "unknown":
-            labels = server._with_label(
-                labels, 0, server._unknown_label(schema.classes)
-            )
+            labels = with_label(labels, 0, unknown_label(schema.classes))
         elif change == "type":
             texts = labels.dtype.kind == "U"
             labels = np.arange(n_rows) * 1.5 if texts else labels.astype(str)
@@ -149,7 +152,7 @@ def bent_letters(draw: Any, entry: Entry) -> Letter:
             chosen = BENDS
             if entry.model == "reports":
                 # Half of them: reports are what a server can bend most.
-                chosen = (*BENDS, *[server.bent_oracles] * (len(BENDS) - 1))
+                chosen = (*BENDS, *[CHANGES["oracles"].bend] * (len(BENDS) - 1))
             bend, found = draw(st.sampled_from(chosen)), []
             with contextlib.suppress(Exception):  # what is bent already may not bend
                 found = list(bend(letter))
@@ -159,20 +162,20 @@ def bent_letters(draw: Any, entry: Entry) -> Letter:
         if how == "array":
             letter = draw(bent_arrays(letter))
             continue
-        places = [p for p in server.paths(letter.content) if p]
+        places = [p for p in paths(letter.content) if p]
         path = places[draw(st.integers(0, len(places) - 1))]
         content = letter.content
         if how == "value":
-            content = server.with_value(content, path, draw(VALUES))
+            content = with_value(content, path, draw(VALUES))
         elif how == "drop":
-            content = server.without(content, path)
+            content = without(content, path)
         else:
-            inside = server.value_at(content, path)
+            inside = value_at(content, path)
             if isinstance(inside, dict):
                 more = (*path, draw(TEXTS))
-                content = server.with_value(content, more, draw(VALUES))
+                content = with_value(content, more, draw(VALUES))
             elif isinstance(inside, list):
-                content = server.with_value(content, path, [*inside, draw(VALUES)])
+                content = with_value(content, path, [*inside, draw(VALUES)])
         letter = Letter(f"{letter.what}: {how} {path}", content, letter.arrays)
     return letter
 
@@ -316,7 +319,7 @@ def recorded() -> Iterator[Queries]:
 
 def look(site: Site, kind: str, message: Any, arrays: Any, zeros: bool) -> Any:
     """All that may not depend on rows, to the last byte."""
-    seen, reply, words = server.observe(site, kind, dict(message), arrays)
+    seen, reply, words = observe(site, kind, dict(message), arrays)
     content = ()
     if zeros:
         # A number of rows that is summed under the mask is agreed content.
@@ -336,7 +339,7 @@ def copies_of(case: Case) -> SiteCopies:
     """The site of a case, with any rows; made once, as its keys are."""
     key = (case.policy, case.schema)
     if key not in _COPIES:
-        rows = server.clean_rows(case.schema)
+        rows = clean_rows(case.schema)
         site = Site("site", rows, policy=case.policy, ledger=_LEDGER)
         _COPIES[key] = SiteCopies(site)
     return _COPIES[key]
@@ -369,10 +372,10 @@ def _masked(case: Case, copies: SiteCopies) -> tuple[Any, Any, bool]:
     if first[0][0].refused or first != second:
         return first, second, True
     target = copies.site(case.first)
-    shapes = server._shapes(case.entry)
+    shapes = masked_shapes(case.entry)
     with contextlib.suppress(Exception):
         shapes = _asked_shapes(case.letter)
-    _, stages = server.ask_masked(copies, target, case.letter, shapes)
+    _, stages = ask_masked(copies, target, case.letter, shapes)
     out: tuple[list[Any], list[Any]] = ([], [])
     for seen, rows in zip(out, (case.first, case.second), strict=True):
         site = copies.site(rows)
@@ -417,7 +420,7 @@ def difference(case: Case, first: Any, second: Any) -> str:
 def contributions(entry: Entry, schema: Schema, rows: SiteRows) -> dict[str, Any]:
     """Integers that a site sends without a mask or noise of its own."""
     site = Site("site", rows, policy=POLICIES[0])
-    seen, words = server.ask_plain(site, letter_of(entry))
+    seen, words = ask_plain(site, letter_of(entry))
     assert not seen.refused, seen.refused
     return {name: value.tolist() for name, value in words.items()}
 

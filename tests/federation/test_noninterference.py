@@ -58,7 +58,7 @@ def test_a_row_that_cannot_be_computed_costs_no_other_row(name):
     """Where rows are hidden one by one, one row moves the sum by its own part only."""
     i, entry = by_row()[name]
     schema = script.SCHEMAS[i]
-    rows = script.server.clean_rows(schema, 12)
+    rows = script.clean_rows(schema, 12)
     without = SiteRows(
         np.delete(rows.scores, 5, 0), np.delete(rows.labels, 5), rows.kind
     )

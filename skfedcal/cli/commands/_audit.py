@@ -26,7 +26,7 @@ from skfedcal.cli._command import (
 from skfedcal.cli._options import METHODS
 
 if TYPE_CHECKING:
-    from skfedcal.federation.dishonest_server import Finding, Target
+    from skfedcal.federation.attacks import Finding, Target
     from skfedcal.federation.policy import SitePolicy
 
 # Widths of the columns that hold sentences, and of those that hold numbers.
@@ -46,7 +46,7 @@ def audit_site_file(path: str, thorough: bool, console: Console) -> None:
     ValueError
         If something was learnt.
     """
-    from skfedcal.federation.dishonest_server import Target, attacked, site_from_file
+    from skfedcal.federation.attacks import Target, attacked, site_from_file
 
     console.progress(f"reading {path}")
     target = Target.of(
