@@ -29,12 +29,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skfedcal.exceptions import NotEnoughClientsError, SecureAggregationError
+from skfedcal.federation.endpoint import request_words
 from skfedcal.federation.policy import SitePolicy
 from skfedcal.federation.reading import SiteRows
 from skfedcal.federation.request_catalogue import Entry, Schema, catalogue
 from skfedcal.federation.site import Site
 from skfedcal.federation.wire import ALGORITHMS, digest, request_hash, write_request
-from skfedcal.federation.words import request_words
 from skfedcal.privacy.ledger_file import Account
 from skfedcal.privacy.site_ledger import SiteLedger, site_epsilon
 

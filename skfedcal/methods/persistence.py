@@ -17,8 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from skfedcal._files import as_path, write_whole
 from skfedcal._params import FrozenParams
 from skfedcal._version import __version__
+from skfedcal.federation.history import RoundHistory
 from skfedcal.federation.plain import reject_duplicate_keys
-from skfedcal.federation.run import RoundHistory
 
 if TYPE_CHECKING:
     import onnx

@@ -35,9 +35,9 @@ from skfedcal.federation import (
     SiteRows,
     masking_server,
 )
+from skfedcal.federation.endpoint import UNITS
 from skfedcal.federation.mask_plan import MaskPlan, plan_masks
 from skfedcal.federation.wire import write_request
-from skfedcal.federation.words import UNITS
 from skfedcal.methods.bins.rounds import ClassHistograms
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts, ScoreCounts
 from skfedcal.methods.temperature.rounds import TemperaturePosterior
