@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, prod
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -17,7 +18,7 @@ Arrays = Mapping[str, Array]
 State = TypeVar("State")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BlockSpec:
     """Shape and bound of one array that a client sends.
 
@@ -46,11 +47,12 @@ class BlockSpec:
     groups: int = 1
     weight: float = 1.0
 
-    @property
+    @cached_property
     def size(self) -> int:
+        """Number of values."""
         return prod(self.shape)
 
-    @property
+    @cached_property
     def sensitivity(self) -> float:
         """Largest norm of one client's array."""
         if self.clip is None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal._numerics import FEW_COLUMNS, scratch
+from skfedcal._numerics import FEW_COLUMNS
 
 Array = NDArray[Any]
 
@@ -68,6 +70,15 @@ class FederatedDataset:
         otherwise blocks are gathered as they are needed, so that an array in any
         order is used without a copy. `labels` and `weights` are always packed.
 
+    Attributes
+    ----------
+    n_clients : int
+        Number of clients.
+    n_rows : int
+        Number of rows of all clients.
+    sizes : ndarray of shape (n_clients,)
+        Number of rows of each client.
+
     Examples
     --------
     >>> import numpy as np
@@ -75,7 +86,7 @@ class FederatedDataset:
     >>> rows = np.array([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
     >>> labels, offsets = np.array([0, 1, 0]), np.array([0, 2, 3])
     >>> clients = FederatedDataset(rows, labels, offsets, ["a", "b"], n_classes=2)
-    >>> len(clients), clients.sizes.tolist()
+    >>> clients.n_clients, clients.sizes.tolist()
     (2, [2, 1])
     """
 
@@ -86,6 +97,7 @@ class FederatedDataset:
     n_classes: int
     weights: Array | None = None
     order: Array | None = None
+    n_clients: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Shapes only: a view of some clients is made often, and must cost nothing.
@@ -100,13 +112,14 @@ class FederatedDataset:
         sized = hasattr(self.names, "__len__")
         if not sized or getattr(self.names, "shape", None) == ():
             raise TypeError(f"names={self.names!r}: pass a list of names.")
-        if len(self.names) != len(self):
+        object.__setattr__(self, "n_clients", len(self.offsets) - 1)
+        if len(self.names) != self.n_clients:
             raise ValueError(
-                f"{len(self.names)} names are given for {len(self)} clients."
+                f"{len(self.names)} names are given for {self.n_clients} clients."
             )
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return self.n_clients
 
     @property
     def n_rows(self) -> int:
@@ -134,8 +147,17 @@ class FederatedDataset:
         )
 
     def select(self, positions: Array) -> FederatedDataset:
-        """Return the clients at these positions, in this order."""
+        """Return the clients at these positions, in this order.
+
+        Neighbours are a view; others are gathered block by block as they are needed.
+        """
         positions = np.asarray(positions)
+        if not positions.size:
+            return self.slice(0, 0)
+        first, stop = int(positions[0]), int(positions[-1]) + 1
+        if first >= 0 and (positions[1:] - positions[:-1] == 1).all():
+            everyone = (first, stop) == (0, self.n_clients)
+            return self if everyone else self.slice(first, stop)
         sizes = self.sizes[positions]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         shift = np.repeat(self.offsets[positions] - offsets[:-1], sizes)
@@ -196,7 +218,7 @@ class FederatedDataset:
             cells = FEW_COLUMNS_CELLS if width <= FEW_COLUMNS else BLOCK_CELLS
         limit = max(1, cells // width)
         first = 0
-        while first < len(self):
+        while first < self.n_clients:
             start = self.offsets[first]
             last = int(np.searchsorted(self.offsets, start + limit, side="right")) - 1
             if last > first:
@@ -261,3 +283,21 @@ def segment_sums(values: Array, offsets: Array) -> Array:
     if filled.any():
         out[filled] = np.add.reduceat(values, starts[filled], axis=-1).T
     return out
+
+
+# Buffers are kept between calls: fresh pages cost more than work on them.
+# A larger buffer (a row of a million columns) is not kept.
+_KEEP_BYTES = 1 << 22
+
+_kept = threading.local()
+
+
+def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Array with arbitrary content, valid until this thread asks for `name` again."""
+    n_bytes = prod(shape) * np.dtype(dtype).itemsize
+    buffer = getattr(_kept, name, None)
+    if buffer is None or buffer.nbytes < n_bytes:
+        buffer = np.empty(n_bytes, dtype=np.uint8)
+        if n_bytes <= _KEEP_BYTES:
+            setattr(_kept, name, buffer)
+    return buffer[:n_bytes].view(dtype).reshape(shape)

@@ -8,7 +8,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from sklearn.utils import check_consistent_length, column_or_1d
@@ -36,7 +36,6 @@ __all__ = [
     "check_scores",
     "make_dataset",
     "parse_clients",
-    "read_dataset",
     "resolve_classes",
 ]
 
@@ -395,6 +394,8 @@ def make_dataset(
 ):
     """Validate `fit` arguments once, on the pooled rows, then cut them into clients.
 
+    `input_type` None leaves the columns of scores as they are.
+
     Returns
     -------
     dataset : FederatedDataset
@@ -402,26 +403,6 @@ def make_dataset(
     classes : ClassMap
         Sorted labels and their columns.
     """
-    dataset, classes = read_dataset(
-        estimator,
-        X,
-        y,
-        client_ids,
-        sample_weight=sample_weight,
-        classes=classes,
-        private=private,
-    )
-    # A warning about the values of private rows would be a release of its own.
-    rows = to_logits(
-        dataset.rows, len(classes), input_type=input_type, warn=not private
-    )
-    return replace(dataset, rows=rows), classes
-
-
-def read_dataset(
-    estimator, X, y, client_ids=None, *, sample_weight=None, classes, private=False
-):
-    """Do the same as `make_dataset` and leave the columns of scores as they are."""
     raw = parse_clients(X, y, client_ids, sample_weight)
     rows, labels, weights, sizes = _pool(raw)
     rows = check_scores(estimator, rows, reset=True)
@@ -433,6 +414,9 @@ def read_dataset(
         private=private,
     )
     labels = classes.columns(labels)
+    if input_type is not None:
+        # A warning about the values of private rows would be a release of its own.
+        rows = to_logits(rows, len(classes), input_type=input_type, warn=not private)
     names, order = raw.names, None
     if raw.row_ids is not None:
         names, sizes, order = group_rows(raw.row_ids)

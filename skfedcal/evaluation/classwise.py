@@ -34,7 +34,7 @@ from skfedcal.evaluation.rounds import ClassResiduals, OneVsRestCounts
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, ClientRows, InputType, PerRow, Seed
-    from skfedcal.federation.run import RoundRecord
+    from skfedcal.federation.history import RoundRecord
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.privacy.events import PrivacyReport
     from skfedcal.privacy.ledger import PrivacyLedger

@@ -31,15 +31,15 @@ from skfedcal.evaluation.noise import (
 )
 from skfedcal.evaluation.ranking import RankingAnswers
 from skfedcal.evaluation.thresholds import ThresholdAnswers
-from skfedcal.federation.run import RoundHistory
+from skfedcal.federation.history import RoundHistory
 from skfedcal.methods.score_curves.rounds import LAW_KINDS, ClassScoreCounts
 from skfedcal.privacy.events import PrivacyReport
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, ClientRows, InputType, PerRow, Seed
     from skfedcal.clients.dataset import FederatedDataset
+    from skfedcal.federation.history import RoundRecord
     from skfedcal.federation.remote import RemoteDataset
-    from skfedcal.federation.run import RoundRecord
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.privacy.ledger import PrivacyLedger
     from skfedcal.privacy.models import PrivacyModel

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator
 
 from skfedcal.clients.arrays import INPUT_TYPES, check_given
 from skfedcal.clients.dataset import FederatedDataset
-from skfedcal.clients.forms import ClassMap, assume_labels_public, read_dataset
+from skfedcal.clients.forms import ClassMap, assume_labels_public, make_dataset
 from skfedcal.evaluation.grid import SPACES
 from skfedcal.federation.remote import RemoteClients, RemoteDataset
 
@@ -82,12 +82,13 @@ class Clients:
                 f"input_type={self.input_type!r} is unknown; pass one of {INPUT_TYPES}."
             )
         reader = _Reader()
-        clients, classes = read_dataset(
+        clients, classes = make_dataset(
             reader,
             self.X,
             self.y,
             self.client_ids,
             classes=self.classes,
+            input_type=None,  # checked below, not changed
             private=self.private,
         )
         numbered = classes.plain and reader.n_features_in_ in (1, len(classes))

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from skfedcal.federation.collecting import Collected, collect
     from skfedcal.federation.endpoint import PartialSum, Request, respond
     from skfedcal.federation.flower import FlowerTransport, make_client_app
+    from skfedcal.federation.history import RoundHistory, RoundRecord
     from skfedcal.federation.messages import (
         InProcessTransport,
         MessageBackend,
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from skfedcal.federation.reading import Reading, SiteRows
     from skfedcal.federation.remote import RemoteClients
     from skfedcal.federation.roster import Roster, SiteKey
-    from skfedcal.federation.run import RoundHistory, RoundRecord
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.federation.self_test import find_faulty_sites
     from skfedcal.federation.site import Site
@@ -65,7 +65,7 @@ __getattr__, __dir__, _names = attach(
         "reading": ["Reading", "SiteRows"],
         "remote": ["RemoteClients"],
         "roster": ["Roster", "SiteKey"],
-        "run": ["RoundHistory", "RoundRecord"],
+        "history": ["RoundHistory", "RoundRecord"],
         "runner": ["FederatedRunner"],
         "self_test": ["find_faulty_sites"],
         "site": ["Site"],

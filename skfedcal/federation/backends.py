@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from numbers import Integral
 from operator import add
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal.clients.dataset import FederatedDataset
-from skfedcal.federation.endpoint import PartialSum, Request, respond
+from skfedcal.federation.endpoint import PartialSum, Request, timed_respond
 
 if TYPE_CHECKING:
     from skfedcal.federation.remote import RemoteDataset
@@ -93,8 +92,8 @@ class InProcess:
         return self.clients.names
 
     def total(self, request: Request, cohort: Positions) -> PartialSum:
-        request.check_clients(len(cohort))
-        part = select(self.clients, cohort)
+        part = self.clients.select(cohort)
+        request.check_clients(part.n_clients)
         return timed_respond(request, part, cohort + self.first)
 
 
@@ -135,7 +134,7 @@ class Joblib:
         return reduce(add, answers)
 
     def _part(self, cohort: Positions) -> FederatedDataset:
-        part = select(self.clients, cohort)
+        part = self.clients.select(cohort)
         return part if self.prefer == "threads" else part.compact()
 
 
@@ -146,25 +145,6 @@ def check_engine(engine: Any, name: str) -> None:
             f"{name}={engine!r} is of type {type(engine).__name__}; pass a transport "
             "such as InProcessTransport, or a backend."
         )
-
-
-def timed_respond(
-    request: Request, clients: FederatedDataset, positions: Positions
-) -> PartialSum:
-    """Answer of simulated clients, with the time they took."""
-    started = time.perf_counter()
-    answer = respond(request, clients, positions)
-    return replace(answer, seconds=time.perf_counter() - started)
-
-
-def select(clients: FederatedDataset, cohort: Positions) -> FederatedDataset:
-    """Clients at these positions, without a copy where they are neighbours."""
-    if not len(cohort):
-        return clients.slice(0, 0)
-    first, stop = int(cohort[0]), int(cohort[-1]) + 1
-    if len(cohort) > 1 and not (cohort[1:] - cohort[:-1] == 1).all():
-        return clients.select(cohort)
-    return clients if (first, stop) == (0, len(clients)) else clients.slice(first, stop)
 
 
 def engine_of(

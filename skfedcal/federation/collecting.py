@@ -6,12 +6,13 @@ Calibrators, evaluation, training and heads call it.
 
 from __future__ import annotations
 
+import secrets
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from math import nan
+from math import inf, nan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from skfedcal._files import file_lock
@@ -23,14 +24,17 @@ from skfedcal.contract import (
     round_shares,
     values_per_round,
 )
-from skfedcal.exceptions import CheckpointError, NotEnoughClientsError, PrivacyWarning
+from skfedcal.exceptions import (
+    CheckpointError,
+    CheckpointWarning,
+    NotEnoughClientsError,
+    PrivacyWarning,
+)
 from skfedcal.federation import checkpoint
-from skfedcal.federation.backends import Backend, engine_of
-from skfedcal.federation.endpoint import PartialSum, Request
-from skfedcal.federation.run import RoundHistory, RoundRecord, Run
+from skfedcal.federation.backends import Backend, Positions, engine_of
+from skfedcal.federation.endpoint import PartialSum, Request, request_words
+from skfedcal.federation.history import RoundHistory, RoundRecord
 from skfedcal.federation.runner import FederatedRunner, Schedule, min_guaranteed_clients
-from skfedcal.federation.words import request_words
-from skfedcal.privacy.codec import Codec
 from skfedcal.privacy.entropy import Entropy, OSEntropy, Stream
 from skfedcal.privacy.mechanisms import SumMechanism
 from skfedcal.privacy.models import PrivacyModel, ReleasePlan, SecureAggregation
@@ -167,12 +171,10 @@ def collect(
             "would resume the run of the first one. Leave checkpoint out, or fit an "
             "estimator that is not a clone."
         )
-    schedule = runner.schedule(algorithm, len(clients))
+    schedule = runner.schedule(algorithm, clients.n_clients)
     if algorithm.n_rounds != schedule.n_rounds:
         algorithm = replace(algorithm, n_rounds=schedule.n_rounds)  # type: ignore[type-var]
     plan = plan_releases(algorithm, clients, model.unit, schedule)
-    if model.private:
-        _warn_about_use(plan.n_units, ledger, clone_number)
     mechanism = model.mechanism(
         plan,
         entropy=entropy.child(Stream.NOISE),
@@ -180,6 +182,8 @@ def collect(
         split=split,
         label=label,
     )
+    if model.private:
+        _warn_about_use(plan.n_units, ledger, clone_number)
     if on_start is not None:
         on_start(schedule.n_rounds)
     state, history = run_rounds(
@@ -187,7 +191,7 @@ def collect(
     )
     report = mechanism.report()
     report = replace(report, assumptions=(*report.assumptions, *assumptions))
-    return Collected(state, history, report, len(clients))
+    return Collected(state, history, report, clients.n_clients)
 
 
 def _check_arguments(
@@ -232,14 +236,14 @@ def plan_releases(
 ) -> ReleasePlan:
     """What a run will release, as far as it is public."""
     return ReleasePlan(
-        n_units=clients.n_rows if unit == "example" else len(clients),
+        n_units=clients.n_rows if unit == "example" else clients.n_clients,
         n_releases=schedule.n_rounds,
         n_participations=schedule.n_participations,
         sampling_rate=schedule.sampling_rate,
         n_values=values_per_round(algorithm, clients.n_classes),
         shares=round_shares(algorithm),
         norm=bound_norm(algorithm, clients.n_classes),
-        n_clients=len(clients),
+        n_clients=clients.n_clients,
     )
 
 
@@ -265,8 +269,21 @@ def run_rounds(
     if schedule is None:
         schedule = runner.schedule(algorithm, len(engine.ids()))
     n_rows = getattr(clients, "n_rows", 0) if mechanism.unit == "example" else 0
+    # Times tell the size of a client, or of a Poisson sample: they are recorded without
+    # noise and in simulations only.
+    report = mechanism.report()
+    release = report.eps < inf and report.secure
+    timed = not release and schedule.cohort != "poisson"
     rounds = _Rounds(
-        runner, algorithm, engine, mechanism, entropy, schedule, n_classes, n_rows
+        runner,
+        algorithm,
+        engine,
+        mechanism,
+        entropy,
+        schedule,
+        n_classes,
+        n_rows,
+        timed,
     )
     if runner.checkpoint is None:
         return rounds.run(on_round)
@@ -277,6 +294,73 @@ def run_rounds(
         raise CheckpointError(
             f"{runner.checkpoint} is in use by another process."
         ) from error
+
+
+@dataclass(slots=True)
+class Run:
+    """Progress of one run, mirrored on disk if a checkpoint path is given."""
+
+    path: Path | None
+    digest: str
+    run_id: str
+    key: int
+    state: Any
+    records: list[RoundRecord]
+    finished: bool = False
+
+    @classmethod
+    def start(cls, runner: FederatedRunner, digest: str, key: int, state: Any) -> Run:
+        """Begin a run, or resume the one that the checkpoint holds."""
+        path = None if runner.checkpoint is None else Path(runner.checkpoint)
+        if path is not None and path.exists():
+            if not runner.resume:
+                raise CheckpointError(
+                    f"{path} exists. Pass FederatedRunner(resume=True) to resume it, "
+                    "or delete it to start again."
+                )
+            saved = checkpoint.load(path, digest)
+            restored = checkpoint.restore_state(state, saved.state)
+            records = [RoundRecord(**record) for record in saved.records]
+            if saved.finished:
+                warnings.warn(
+                    f"{path} holds a finished run: its result is returned, and the "
+                    "clients were not asked. Delete the file to fit again.",
+                    CheckpointWarning,
+                    stacklevel=2,
+                )
+            return cls(
+                path, digest, saved.run_id, saved.key, restored, records, saved.finished
+            )
+        run = cls(path, digest, secrets.token_hex(16), key, state, [])
+        run.save()
+        return run
+
+    def keep(self, state: Any, record: RoundRecord, finished: bool) -> None:
+        """Add a round, on disk too."""
+        self.state, self.finished = state, finished
+        self.records.append(record)
+        self.save()
+
+    def forget(self) -> None:
+        """Remove the file of a run that was refused before it began."""
+        if self.path is not None and not self.records:
+            self.path.unlink(missing_ok=True)
+
+    def save(self) -> None:
+        if self.path is None:
+            return
+        saved = checkpoint.Checkpoint(
+            self.run_id,
+            self.key,
+            len(self.records),
+            self.finished,
+            checkpoint.state_fields(self.state),
+            [
+                {name: getattr(r, name) for name in RoundRecord.__dataclass_fields__}
+                for r in self.records
+            ],
+        )
+        checkpoint.save(self.path, self.digest, saved)
 
 
 @dataclass(frozen=True)
@@ -291,16 +375,16 @@ class _Rounds:
     schedule: Schedule
     n_classes: int
     n_rows: int
+    timed: bool
 
     def run(self, on_round: OnRound | None) -> tuple[Any, RoundHistory]:
-        algorithm, schedule, entropy = self.algorithm, self.schedule, self.entropy
+        algorithm, schedule = self.algorithm, self.schedule
         state = algorithm.init(self.n_classes)
         self._check_first_round(algorithm.broadcast(state))
-        key = int.from_bytes(entropy.child(Stream.COHORT_KEY).uint64(2).tobytes())
-        path, resume = self.runner.checkpoint, self.runner.resume
-        run = Run.start(path, resume, self._fingerprint(), key, state)
+        key = schedule.draw_key(self.entropy)
+        run = Run.start(self.runner, self._fingerprint(), key, state)
         self._pay(run)
-        for index in range(run.n_done, schedule.n_rounds):
+        for index in range(len(run.records), schedule.n_rounds):
             if run.finished:
                 break
             state, record = self._round(index, run)
@@ -312,8 +396,7 @@ class _Rounds:
 
     def _check_first_round(self, broadcast: Arrays) -> None:
         """Refuse what cannot be released, or summed, before it is paid."""
-        codec = self.mechanism.codec(self.algorithm.spec(broadcast))
-        request = self._request(broadcast, codec, 0)
+        request = self._request(broadcast, 0)
         request_words(request, masked=self.runner.secure)
         if self.runner.checkpoint is not None and request.randomizer is not None:
             # Clients that are asked again draw again: the server has then seen two
@@ -342,7 +425,7 @@ class _Rounds:
         try:
             self.mechanism.open(
                 run.run_id,
-                rounds_done=run.n_done,
+                rounds_done=len(run.records),
                 n_participations=self.schedule.n_participations,
                 sampling_rate=self.schedule.sampling_rate,
                 n_per_round=min_guaranteed_clients(self.runner, self.schedule),
@@ -351,17 +434,20 @@ class _Rounds:
             run.forget()
             raise
 
-    def _request(
-        self, broadcast: Arrays, codec: Codec, index: int, run_id: str = ""
-    ) -> Request:
-        mechanism, site_entropy = self.mechanism, self.mechanism.site_entropy
+    def _request(self, broadcast: Arrays, index: int, run_id: str = "") -> Request:
+        """What clients are asked, and how they clip and encode the answer."""
+        mechanism = self.mechanism
+        codec = mechanism.codec(self.algorithm.spec(broadcast), index)
+        randomizer = mechanism.randomizer(codec, index)
+        # Only simulated clients that draw noise need words of a seed.
+        source = None if randomizer is None else mechanism.site_entropy
         return Request(
             self.algorithm,
             broadcast,
             codec,
             mechanism.unit,
-            mechanism.randomizer(codec, index),
-            None if site_entropy is None else site_entropy.child(index),
+            randomizer,
+            None if source is None else source.child(index),
             mechanism.n_min,
             round_index=index,
             n_clients=self.schedule.n_clients,
@@ -369,49 +455,47 @@ class _Rounds:
             claim=mechanism.event,
             max_colluders=mechanism.max_colluders,
             run=run_id,
-            simulated=self._promise.seeded,
+            simulated=mechanism.seeded,
         )
 
     def _round(self, index: int, run: Run) -> tuple[Any, RoundRecord]:
         """Ask, sum, release and update once."""
         started = time.perf_counter()
         algorithm, mechanism, schedule = self.algorithm, self.mechanism, self.schedule
-        broadcast = algorithm.broadcast(run.state)
-        codec = mechanism.codec(algorithm.spec(broadcast), index)
-        request = self._request(broadcast, codec, index, run.run_id)
-        source = self.entropy.child(Stream.COHORTS)
-        cohorts = schedule.cohorts(index, source, run.key)
-        answer = PartialSum(codec.zeros(), 0, 0)
-        for cohort in cohorts:
-            part = self.engine.total(request, cohort)
-            request.check_clients(part.n_clients)
-            answer = answer + part
+        request = self._request(algorithm.broadcast(run.state), index, run.run_id)
+        bytes_up = request_words(request, masked=self.runner.secure).n_bytes
+        bytes_down = request.n_bytes
+        cohorts = schedule.cohorts(index, self.entropy, run.key)
+        answer = self._ask(request, cohorts)
+        client_seconds = answer.client_seconds if self.timed else nan
         self._check_answers(answer.n_clients, index)
-        total = mechanism.release(answer.total, codec, index, answer.n_clients)
-        n_units = schedule.divisor or max(answer.n_clients, 1)
-        if mechanism.unit == "example":
-            n_units = max(answer.n_units, 1)
-        secret = schedule.cohort == "poisson"
-        # Time tells the size of a secret sample, and of a client.
-        release = self._promise.private and self._promise.secure
-        timed = not secret and not release
+        n_units = answer.n_units
+        if mechanism.unit == "client":
+            n_units = schedule.divisor or answer.n_clients
+        total = mechanism.release(answer.total, request.codec, index, answer.n_clients)
+        state = algorithm.update(run.state, total, max(n_units, 1))
         record = RoundRecord(
             index,
-            schedule.size if secret else answer.n_clients,
+            schedule.size if schedule.cohort == "poisson" else answer.n_clients,
             len(cohorts),
-            request_words(request, masked=self.runner.secure).n_bytes,
-            request.n_bytes,
-            time.perf_counter() - started if timed else nan,
-            answer.client_seconds if timed else nan,
+            bytes_up,
+            bytes_down,
+            time.perf_counter() - started if self.timed else nan,
+            client_seconds,
             dict(total),
             dict(answer.faults),
         )
-        return algorithm.update(run.state, total, n_units), record
+        return state, record
 
-    @cached_property
-    def _promise(self) -> PrivacyReport:
-        """The guarantee, and whether it is simulated."""
-        return self.mechanism.report()
+    def _ask(self, request: Request, cohorts: list[Positions]) -> PartialSum:
+        """Sum over all cohorts, each of which is opened by itself."""
+        answer = None
+        for cohort in cohorts:
+            part = self.engine.total(request, cohort)
+            request.check_clients(part.n_clients)
+            answer = part if answer is None else answer + part
+        assert answer is not None  # a schedule has a cohort in every round
+        return answer
 
     def _check_answers(self, n_clients: int, index: int) -> None:
         least = self.runner.min_clients

@@ -12,6 +12,7 @@ from typing import Any
 from skfedcal.exceptions import NotEnoughClientsError, SecureAggregationError
 from skfedcal.federation import crypto
 from skfedcal.federation.crypto import KEY_BYTES, SIGNATURE_BYTES, Shapes, Words
+from skfedcal.federation.endpoint import wrong_words
 from skfedcal.federation.mask_plan import MaskPlan, join, key_hash, public_coin, to_bits
 from skfedcal.federation.masking_client import (
     BOX_BYTES,
@@ -21,7 +22,6 @@ from skfedcal.federation.masking_client import (
     pair_text,
 )
 from skfedcal.federation.roster import is_name
-from skfedcal.federation.words import wrong_words
 
 # One exchange: a message to each client of a stage, and the replies that came back.
 Reply = tuple[Message, Words]

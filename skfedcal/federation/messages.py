@@ -22,11 +22,17 @@ from skfedcal.exceptions import (
     NotEnoughClientsError,
 )
 from skfedcal.federation.backends import Positions, check_engine
-from skfedcal.federation.endpoint import PartialSum, Request
+from skfedcal.federation.endpoint import (
+    PartialSum,
+    Request,
+    WordPlan,
+    Words,
+    add_words,
+    request_words,
+)
 from skfedcal.federation.policy import SitePolicy
 from skfedcal.federation.site import Site
 from skfedcal.federation.wire import request_hash, write_request
-from skfedcal.federation.words import WordPlan, Words, add_words, request_words
 
 Message = dict[str, Any]
 Letter = tuple[Message, Mapping[str, Any]]

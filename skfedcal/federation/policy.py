@@ -32,9 +32,8 @@ from skfedcal._params import as_number
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import BlockSpec, check_broadcast
 from skfedcal.exceptions import SiteRefusalError
-from skfedcal.federation.endpoint import Request, respond
+from skfedcal.federation.endpoint import Request, WordPlan, request_words, respond
 from skfedcal.federation.wire import algorithm_names, read_request
-from skfedcal.federation.words import WordPlan, request_words
 from skfedcal.methods import registry
 from skfedcal.privacy.codec import Codec
 from skfedcal.privacy.entropy import SeededEntropy

@@ -160,6 +160,11 @@ class RemoteDataset:
         """No row has a weight."""
 
     def __len__(self) -> int:
+        return self.n_clients
+
+    @property
+    def n_clients(self) -> int:
+        """Number of sites."""
         return len(self.names)
 
     @property

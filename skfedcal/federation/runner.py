@@ -22,14 +22,14 @@ from skfedcal._params import FrozenParams, check_flag
 from skfedcal.contract import FederatedAlgorithm
 from skfedcal.exceptions import SecureAggregationError
 from skfedcal.federation.mask_plan import LARGEST_COHORT, SMALLEST_COHORT
-from skfedcal.privacy.entropy import Entropy, SeededEntropy
+from skfedcal.privacy.entropy import Entropy, SeededEntropy, Stream
 
 if TYPE_CHECKING:
     from skfedcal.clients.dataset import FederatedDataset
     from skfedcal.federation.backends import Backend
+    from skfedcal.federation.history import RoundHistory, RoundRecord
     from skfedcal.federation.messages import Transport
     from skfedcal.federation.remote import RemoteDataset
-    from skfedcal.federation.run import RoundHistory, RoundRecord
     from skfedcal.privacy.mechanisms import SumMechanism
     from skfedcal.privacy.models import ReleasePlan
 
@@ -71,11 +71,16 @@ class Schedule:
         """Public number of clients per round; None: the size of the cohort."""
         return {"full": self.n_clients, "poisson": self.size}.get(self.cohort)
 
+    def draw_key(self, entropy: Entropy) -> int:
+        """Number that fixes the permutations of a run; 0 where there are none."""
+        if self.cohort != "permuted":
+            return 0
+        return int.from_bytes(entropy.child(Stream.COHORT_KEY).uint64(2).tobytes())
+
     def cohorts(self, round_index: int, entropy: Entropy, key: int) -> list[Positions]:
         """Clients of one round; several cohorts are added up before the release.
 
-        `key` fixes the permutations of a run, so that a resumed run continues with
-        them.
+        `key` is that of `draw_key`: a resumed run continues with its permutations.
         """
         everyone = np.arange(self.n_clients)
         if self.cohort == "full":
@@ -88,7 +93,7 @@ class Schedule:
             epoch, place = divmod(round_index, per_pass)
             order = _dealt(key, epoch, self.n_clients)
             return [np.sort(order[place * self.size : (place + 1) * self.size])]
-        source = entropy.child(round_index)
+        source = entropy.child(Stream.COHORTS, round_index)
         if self.cohort == "independent":
             return [np.sort(source.permutation(self.n_clients)[: self.size])]
         return [everyone[source.bernoulli(self.n_clients, self.sampling_rate)]]

@@ -34,7 +34,7 @@ from skfedcal.exceptions import (
     SecureAggregationError,
     SiteRefusalError,
 )
-from skfedcal.federation.endpoint import Request, respond
+from skfedcal.federation.endpoint import Request, Words, respond
 from skfedcal.federation.plain import WireError
 from skfedcal.federation.policy import (
     Admitted,
@@ -46,7 +46,6 @@ from skfedcal.federation.policy import (
 )
 from skfedcal.federation.reading import OwnRows, SiteRows
 from skfedcal.federation.wire import FORMAT, read_request, request_hash
-from skfedcal.federation.words import Words
 
 if TYPE_CHECKING:
     from skfedcal.federation.masking_client import MaskingClient

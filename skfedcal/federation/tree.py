@@ -17,7 +17,13 @@ import numpy as np
 
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.federation.backends import Backend, InProcess, Positions, check_engine
-from skfedcal.federation.endpoint import PartialSum, Request
+from skfedcal.federation.endpoint import (
+    PartialSum,
+    Request,
+    add_words,
+    request_words,
+    wrong_words,
+)
 from skfedcal.federation.messages import (
     GroupReply,
     Letter,
@@ -26,7 +32,6 @@ from skfedcal.federation.messages import (
     sum_words,
     wrong_reply,
 )
-from skfedcal.federation.words import add_words, request_words, wrong_words
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     )
     from skfedcal.clients.dataset import FederatedDataset
     from skfedcal.contract import Array, FederatedAlgorithm
+    from skfedcal.federation.history import RoundHistory
     from skfedcal.federation.remote import RemoteClients, RemoteDataset
-    from skfedcal.federation.run import RoundHistory
     from skfedcal.privacy.events import PrivacyReport
     from skfedcal.privacy.models import PrivacyModel
 
@@ -82,13 +82,13 @@ def setting_of(
     runner: FederatedRunner,
 ) -> FitSetting:
     """Return the public values of a fit."""
-    n_units = clients.n_rows if model.unit == "example" else len(clients)
+    n_units = clients.n_rows if model.unit == "example" else clients.n_clients
     return FitSetting(
         clients.n_classes,
         model.private,
         model.unit,
         clients.weights is not None,
-        len(clients),
+        clients.n_clients,
         model.strength(n_units),
         runner.n_rounds,
         n_units,
@@ -228,15 +228,16 @@ class BaseCalibrator(
         self : object
             Fitted calibrator.
         """
+        model = self._privacy_model()
         with undone_on_error(self):
-            model = self._privacy_model()
             clients, classes = read_clients(
                 self, X, y, client_ids, sample_weight, model
             )
-            numbered = classes.plain and self.n_features_in_ in (1, len(classes))
             assumptions = ()
-            if model.private and self.classes is None and not numbered:
-                assumptions = assume_labels_public(stacklevel=4)
+            if model.private and self.classes is None:
+                numbered = self.n_features_in_ in (1, len(classes)) and classes.plain
+                if not numbered:
+                    assumptions = assume_labels_public(stacklevel=4)
             runner = self.runner if self.runner is not None else FederatedRunner()
             setting = setting_of(model, clients, runner)
             algorithm = self._make_algorithm(setting)
@@ -249,9 +250,9 @@ class BaseCalibrator(
                 privacy=model,
                 runner=runner,
                 ledger=self.ledger,
-                entropy=self._entropy(model),
                 label=type(self).__name__,
                 split=self._noise_split(),
+                entropy=self._entropy(model),
                 assumptions=assumptions,
                 clone_number=self._clone_number,
                 on_start=callbacks.start,

@@ -17,7 +17,7 @@ from skfedcal._files import as_path, write_whole
 from skfedcal._json import check_format, read_file, write_file
 from skfedcal._params import FrozenParams
 from skfedcal._version import __version__
-from skfedcal.federation.run import RoundHistory
+from skfedcal.federation.history import RoundHistory
 from skfedcal.methods.registry import methods
 
 if TYPE_CHECKING:

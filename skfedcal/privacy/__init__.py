@@ -6,7 +6,6 @@ from skfedcal._lazy import attach
 
 if TYPE_CHECKING:
     from skfedcal.privacy.accounting import (
-        NoisePlan,
         calibrate,
         calibrate_noise,
         compose_epsilon,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from skfedcal.privacy.audits.two_worlds import audit
     from skfedcal.privacy.events import (
         GaussianEvent,
+        NoisePlan,
         PrivacyReport,
         PureEvent,
         SampledGaussianEvent,
@@ -68,7 +68,6 @@ __getattr__, __dir__, _names = attach(
     __name__,
     {
         "accounting": [
-            "NoisePlan",
             "calibrate",
             "calibrate_noise",
             "compose_epsilon",
@@ -85,6 +84,7 @@ __getattr__, __dir__, _names = attach(
         "audits.two_worlds": ["audit"],
         "events": [
             "GaussianEvent",
+            "NoisePlan",
             "PrivacyReport",
             "PureEvent",
             "SampledGaussianEvent",

@@ -10,11 +10,9 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr, ndtri
 
@@ -22,6 +20,7 @@ from skfedcal._params import as_number
 from skfedcal.exceptions import PrivacyWarning
 from skfedcal.privacy.events import (
     GaussianEvent,
+    NoisePlan,
     PrivacyEvent,
     PureEvent,
     SampledGaussianEvent,
@@ -423,62 +422,6 @@ def _multiplier(event: PrivacyEvent) -> float:
 _ACCOUNTANTS = ("auto", "gdp", "zcdp", "pld")
 
 
-@dataclass(frozen=True, slots=True)
-class NoisePlan:
-    """Noise that is calibrated to a budget, fixed before the first round.
-
-    Parameters
-    ----------
-    eps, delta : float
-        The guarantee of all rounds together, slack included.
-    noise_multiplier : float
-        Standard deviation over L2 sensitivity of one round.
-    n_rounds : int
-        Number of rounds.
-    sampling_rate : float
-        Probability that a client takes part in a round.
-    accountant : {"gdp", "zcdp", "pld"}
-        Accountant that the noise was calibrated with.
-    mu : float or None
-        All rounds are mu-GDP together; None if sampling was credited.
-    eps_slack, delta_slack : float
-        Part of the budget for the difference between discrete and Gaussian noise.
-    assumptions : tuple of str
-        Assumptions of the guarantee, as text.
-
-    Examples
-    --------
-    >>> from skfedcal.privacy import calibrate_noise
-    >>> round(calibrate_noise(1.0, 1e-5, n_rounds=5).noise_multiplier, 3)
-    8.342
-    """
-
-    eps: float
-    delta: float
-    noise_multiplier: float
-    n_rounds: int
-    sampling_rate: float
-    accountant: str
-    mu: float | None
-    eps_slack: float
-    delta_slack: float
-    assumptions: tuple[str, ...]
-
-    def to_event(self) -> GaussianEvent | SampledGaussianEvent:
-        """Return the record of all rounds, for a ledger."""
-        if self.mu is not None:
-            return GaussianEvent(
-                self.mu, eps_slack=self.eps_slack, delta_slack=self.delta_slack
-            )
-        return SampledGaussianEvent(
-            self.noise_multiplier,
-            self.sampling_rate,
-            self.n_rounds,
-            eps_slack=self.eps_slack,
-            delta_slack=self.delta_slack,
-        )
-
-
 def calibrate_noise(
     eps: float,
     delta: float,
@@ -522,14 +465,14 @@ def calibrate_noise(
     12.923
     """
     _check_budget(eps, delta)
-    check_count("n_rounds", n_rounds, 1)
-    check_count("n_values", n_values, 0)
     if not 0 < as_number("sampling_rate", sampling_rate) <= 1:
         raise ValueError(
             f"sampling_rate={sampling_rate!r} is out of range; "
             "pass 0 < sampling_rate <= 1."
         )
     name, notes = _choose(accountant, sampling_rate)
+    check_count("n_rounds", n_rounds, 1)
+    check_count("n_values", n_values, 0)
     eps, delta, n_rounds = float(eps), float(delta), int(n_rounds)
     slack = lattice_slack(n_rounds * n_values, n_shares)
     inner_eps, inner_delta = _without_slack(eps, delta, slack)
@@ -590,38 +533,6 @@ def calibrate(
         n_values=n_values,
         n_shares=n_shares,
     )
-
-
-def split_noise(
-    clips: ArrayLike, weights: ArrayLike | None = None
-) -> NDArray[np.float64]:
-    """Return the division of noise over separately clipped blocks with least variance.
-
-    Parameters
-    ----------
-    clips : array-like of shape (n_blocks,)
-        L2 bound of each block of a client's contribution.
-    weights : array-like of shape (n_blocks,), optional
-        Cost of the noise variance of each block; equal if None.
-
-    Returns
-    -------
-    ndarray of shape (n_blocks,)
-        Factors: the noise ``factor / mu`` per block makes the release mu-GDP, as
-        ``sum((clips / sigma) ** 2) == mu ** 2``, and has the least
-        ``sum(weights * sigma ** 2)``.
-    """
-    bounds = np.asarray(clips, dtype=np.float64)
-    costs = np.ones_like(bounds) if weights is None else np.asarray(weights, float)
-    for name, values in (("clips", bounds), ("weights", costs)):
-        if values.ndim != 1 or not np.all((values > 0) & np.isfinite(values)):
-            raise ValueError(f"{name}={values!r} must be a list of positive numbers.")
-    if bounds.shape != costs.shape:
-        raise ValueError(
-            f"There are {bounds.size} clips but {costs.size} weights; pass one each."
-        )
-    roots = np.sqrt(costs)
-    return np.sqrt(bounds / roots * np.sum(bounds * roots))
 
 
 def compose_epsilon(events: Sequence[PrivacyEvent], delta: float) -> float:

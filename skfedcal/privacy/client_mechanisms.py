@@ -22,7 +22,7 @@ from skfedcal.contract import BlockSpec, NoiseLaw, Sums
 from skfedcal.exceptions import NotEnoughClientsError
 from skfedcal.privacy.codec import BlockCode, Codec, Integers
 from skfedcal.privacy.entropy import Entropy
-from skfedcal.privacy.events import PrivacyReport, PureEvent
+from skfedcal.privacy.events import NoisePlan, PrivacyReport, PureEvent
 from skfedcal.privacy.mechanisms import (
     LatticeGaussian,
     LatticeLaplace,
@@ -33,7 +33,6 @@ from skfedcal.privacy.mechanisms import (
 from skfedcal.privacy.randomizers import Kind, Oracle, choose_oracle
 
 if TYPE_CHECKING:
-    from skfedcal.privacy.accounting import NoisePlan
     from skfedcal.privacy.mechanisms import PureBudget
     from skfedcal.privacy.randomizers import Randomizer
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from math import floor, isqrt, prod
 from typing import Any
 
@@ -46,7 +47,7 @@ _MAX_RADIUS = 2.0**30
 _SHRINKS = 12
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BlockCode:
     """Encoding of one block as integers.
 
@@ -61,12 +62,13 @@ class BlockCode:
     spec: BlockSpec
     step: float | None = None
 
-    @property
+    @cached_property
     def n_limbs(self) -> int:
+        """Integers that stand for one number."""
         exact_count = self.spec.kind == "count" and self.spec.clip is None
         return 1 if self.step is not None or exact_count else len(_LIMB_SCALES)
 
-    @property
+    @cached_property
     def limit(self) -> int:
         """Largest squared L2 norm (or L1 norm) of a group, in lattice steps."""
         if self.spec.clip is None or self.step is None:

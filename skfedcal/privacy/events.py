@@ -145,6 +145,62 @@ _KINDS: dict[str, type[PrivacyEvent]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class NoisePlan:
+    """Noise that is calibrated to a budget, fixed before the first round.
+
+    Parameters
+    ----------
+    eps, delta : float
+        The guarantee of all rounds together, slack included.
+    noise_multiplier : float
+        Standard deviation over L2 sensitivity of one round.
+    n_rounds : int
+        Number of rounds.
+    sampling_rate : float
+        Probability that a client takes part in a round.
+    accountant : {"gdp", "zcdp", "pld"}
+        Accountant that the noise was calibrated with.
+    mu : float or None
+        All rounds are mu-GDP together; None if sampling was credited.
+    eps_slack, delta_slack : float
+        Part of the budget for the difference between discrete and Gaussian noise.
+    assumptions : tuple of str
+        Assumptions of the guarantee, as text.
+
+    Examples
+    --------
+    >>> from skfedcal.privacy import calibrate_noise
+    >>> round(calibrate_noise(1.0, 1e-5, n_rounds=5).noise_multiplier, 3)
+    8.342
+    """
+
+    eps: float
+    delta: float
+    noise_multiplier: float
+    n_rounds: int
+    sampling_rate: float
+    accountant: str
+    mu: float | None
+    eps_slack: float
+    delta_slack: float
+    assumptions: tuple[str, ...]
+
+    def to_event(self) -> GaussianEvent | SampledGaussianEvent:
+        """Return the record of all rounds, for a ledger."""
+        if self.mu is not None:
+            return GaussianEvent(
+                self.mu, eps_slack=self.eps_slack, delta_slack=self.delta_slack
+            )
+        return SampledGaussianEvent(
+            self.noise_multiplier,
+            self.sampling_rate,
+            self.n_rounds,
+            eps_slack=self.eps_slack,
+            delta_slack=self.delta_slack,
+        )
+
+
 def event_from_dict(record: Mapping[str, Any]) -> PrivacyEvent:
     """Restore an event from the output of its `to_dict`.
 

@@ -67,6 +67,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Self
 
@@ -101,6 +102,7 @@ _SMALL_EPS = 1e-4
 _HALVINGS = 100
 
 
+@dataclass(eq=False)
 class Spending:
     """What was released about one population, folded to what the filters need.
 
@@ -120,14 +122,13 @@ class Spending:
         Events that cost anything.
     """
 
-    def __init__(self) -> None:
-        self.sum_mu2 = 0.0
-        self.pure: dict[float, int] = {}
-        self.sampled: dict[tuple[float, float], int] = {}
-        self.eps_slack = 0.0
-        self.delta_slack = 0.0
-        self.first: PrivacyEvent | None = None
-        self.n_events = 0
+    sum_mu2: float = 0.0
+    pure: dict[float, int] = field(default_factory=dict)
+    sampled: dict[tuple[float, float], int] = field(default_factory=dict)
+    eps_slack: float = 0.0
+    delta_slack: float = 0.0
+    first: PrivacyEvent | None = None
+    n_events: int = 0
 
     def add(self, event: Any) -> None:
         """Count one more event, of any kind."""

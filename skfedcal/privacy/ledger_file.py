@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from skfedcal._files import as_path
@@ -156,12 +157,11 @@ def unit_of(entry: Record) -> str | None:
     return (entry["details"] or {}).get("unit")
 
 
+@dataclass(eq=False)
 class Account(Spending):
     """Running total of one population, and the unit that it is about."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.unit: str | None = None
+    unit: str | None = None
 
     def epsilon(self, delta: float, budget: float | None = None) -> float:
         """Return what the account is charged; see `filter_epsilon`."""

@@ -12,13 +12,15 @@ from fractions import Fraction
 from math import ceil, fsum, log2, nextafter, sinh, sqrt
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from skfedcal.contract import BlockSpec, NoiseLaw, Sums
 from skfedcal.privacy.codec import BlockCode, Codec, Integers
-from skfedcal.privacy.events import PrivacyEvent, PrivacyReport, PureEvent
+from skfedcal.privacy.events import NoisePlan, PrivacyEvent, PrivacyReport, PureEvent
 from skfedcal.privacy.samplers import charged_note
 
 if TYPE_CHECKING:
-    from skfedcal.privacy.accounting import NoisePlan
     from skfedcal.privacy.entropy import Entropy
     from skfedcal.privacy.ledger import PrivacyLedger
     from skfedcal.privacy.randomizers import Randomizer
@@ -453,13 +455,43 @@ class LatticeGaussian(NoisySum):
             joint = multiplier * sqrt(sum(b * b for b in bounds.values()))
             return dict.fromkeys(bounds, joint)
         # Least total cost of the noise in all released numbers.
-        from skfedcal.privacy.accounting import split_noise
-
         weights = [block.size * block.weight for block in spec.values()]
         factors = split_noise(list(bounds.values()), weights)
         return {
             name: float(f) * multiplier for name, f in zip(bounds, factors, strict=True)
         }
+
+
+def split_noise(
+    clips: ArrayLike, weights: ArrayLike | None = None
+) -> NDArray[np.float64]:
+    """Return the division of noise over separately clipped blocks with least variance.
+
+    Parameters
+    ----------
+    clips : array-like of shape (n_blocks,)
+        L2 bound of each block of a client's contribution.
+    weights : array-like of shape (n_blocks,), optional
+        Cost of the noise variance of each block; equal if None.
+
+    Returns
+    -------
+    ndarray of shape (n_blocks,)
+        Factors: the noise ``factor / mu`` per block makes the release mu-GDP, as
+        ``sum((clips / sigma) ** 2) == mu ** 2``, and has the least
+        ``sum(weights * sigma ** 2)``.
+    """
+    bounds = np.asarray(clips, dtype=np.float64)
+    costs = np.ones_like(bounds) if weights is None else np.asarray(weights, float)
+    for name, values in (("clips", bounds), ("weights", costs)):
+        if values.ndim != 1 or not np.all((values > 0) & np.isfinite(values)):
+            raise ValueError(f"{name}={values!r} must be a list of positive numbers.")
+    if bounds.shape != costs.shape:
+        raise ValueError(
+            f"There are {bounds.size} clips but {costs.size} weights; pass one each."
+        )
+    roots = np.sqrt(costs)
+    return np.sqrt(bounds / roots * np.sum(bounds * roots))
 
 
 def _checked_shares(

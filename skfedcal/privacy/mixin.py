@@ -75,14 +75,15 @@ class PrivacyMixin(CountsClones):
         return self
 
     def _validate_params(self) -> None:
-        check_model(self.privacy)
+        if self.privacy is not None:
+            check_model(self.privacy)
         super()._validate_params()  # type: ignore[misc]
 
     def _privacy_model(self) -> PrivacyModel:
         """Read `eps`, `delta` and `privacy`, checked."""
-        check_model(self.privacy)
         model = self.privacy
         if model is not None:
+            check_model(model)
             if self.eps is not None or self.delta is not None:
                 raise ValueError(
                     f"Both eps={self.eps!r}, delta={self.delta!r} and privacy={model!r}"

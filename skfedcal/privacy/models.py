@@ -12,7 +12,7 @@ import warnings
 from dataclasses import dataclass, replace
 from math import sinh, sqrt
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from skfedcal._params import FrozenParams, as_number
 from skfedcal.exceptions import PrivacyWarning
@@ -112,13 +112,8 @@ class SecureAggregation(FrozenParams):
     SecureAggregation()
     """
 
-    @property
-    def unit(self) -> Unit:
-        return "client"
-
-    @property
-    def private(self) -> bool:
-        return False
+    unit: ClassVar[Unit] = "client"
+    private: ClassVar[bool] = False
 
     def validate(self) -> None:
         """Do nothing: there are no parameters."""
@@ -167,9 +162,7 @@ class CentralDP(FrozenParams):
     accountant: Literal["auto", "gdp", "pld", "zcdp"] = "auto"
     unit: Unit = "client"
 
-    @property
-    def private(self) -> bool:
-        return True
+    private: ClassVar[bool] = True
 
     def validate(self) -> None:
         """Raise ValueError for an invalid parameter."""
@@ -406,9 +399,7 @@ class DistributedDP(FrozenParams):
     mode: Mode = "fast"
     max_colluders: int = 0
 
-    @property
-    def private(self) -> bool:
-        return True
+    private: ClassVar[bool] = True
 
     def validate(self) -> None:
         """Raise ValueError for an invalid parameter."""
@@ -563,13 +554,8 @@ class LocalDP(FrozenParams):
     oracle: Literal["auto"] | Kind = "auto"
     mode: Mode = "fast"
 
-    @property
-    def unit(self) -> Unit:
-        return "client"
-
-    @property
-    def private(self) -> bool:
-        return True
+    unit: ClassVar[Unit] = "client"
+    private: ClassVar[bool] = True
 
     def validate(self) -> None:
         """Raise ValueError for an invalid parameter."""
@@ -632,13 +618,8 @@ class SourceDP(FrozenParams):
     eps: float
     mode: Mode = "fast"
 
-    @property
-    def unit(self) -> Unit:
-        return "example"
-
-    @property
-    def private(self) -> bool:
-        return True
+    unit: ClassVar[Unit] = "example"
+    private: ClassVar[bool] = True
 
     def validate(self) -> None:
         """Raise ValueError for an invalid parameter."""

@@ -24,8 +24,8 @@ from skfedcal.exceptions import SiteRefusalError
 from skfedcal.federation import Site, SitePolicy, SiteRows, endpoint
 from skfedcal.federation import attacks as server
 from skfedcal.federation import policy as _admission
+from skfedcal.federation.endpoint import WordPlan, plan_words
 from skfedcal.federation.reading import Reading
-from skfedcal.federation.words import WordPlan, plan_words
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts, ScoreCounts
 from skfedcal.privacy import GaussianEvent, PureEvent
 from skfedcal.privacy.site_ledger import SiteLedger, site_epsilon

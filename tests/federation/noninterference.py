@@ -386,8 +386,8 @@ def _masked(case: Case, copies: SiteCopies) -> tuple[Any, Any, bool]:
 
 
 def _asked_shapes(letter: Letter) -> Any:
+    from skfedcal.federation.endpoint import request_words
     from skfedcal.federation.wire import read_request
-    from skfedcal.federation.words import request_words
 
     request = read_request(letter.text, letter.arrays)
     return request_words(request, masked=True).shapes

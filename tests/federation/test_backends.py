@@ -11,7 +11,7 @@ from skfedcal import FederatedRunner, FedTempCalibrator
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import BlockSpec
 from skfedcal.federation import InProcess, Joblib, PartialSum, Request, respond
-from skfedcal.federation.backends import engine_of, select
+from skfedcal.federation.backends import engine_of
 from skfedcal.methods.bins.rounds import ClassHistograms
 from skfedcal.methods.temperature.rounds import (
     TemperatureAverage,
@@ -216,7 +216,7 @@ def test_clients_in_any_order_give_the_same_noise_and_the_same_sum():
 def test_any_cohort_in_any_order_is_the_clients_it_names(cohort):
     data = make_dataset([3, 0, 1, 4, 2, 2, 1, 5])
     cohort = np.array(cohort, dtype=np.int64)
-    chosen = select(data, cohort)
+    chosen = data.select(cohort)
     assert list(chosen.names) == [data.names[i] for i in cohort]
     assert chosen.sizes.tolist() == data.sizes[cohort].tolist()
     request = make_request(ClassHistograms(n_bins=3))

@@ -24,11 +24,11 @@ from skfedcal.federation import (
     SitePolicy,
     SiteRows,
 )
+from skfedcal.federation.endpoint import request_words
 from skfedcal.federation.mask_plan import MaskPlan, plan_masks
 from skfedcal.federation.masking_server import masked_sum
 from skfedcal.federation.policy import answer_cost
 from skfedcal.federation.wire import request_hash, write_request
-from skfedcal.federation.words import request_words
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts, ScoreCounts
 from skfedcal.privacy import DistributedDP, LocalDP, PrivacyLedger, SourceDP
 from skfedcal.privacy.codec import BlockCode, Codec

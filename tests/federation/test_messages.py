@@ -36,9 +36,9 @@ from skfedcal.federation import (
     SiteRows,
     masking_server,
 )
+from skfedcal.federation.endpoint import UNITS
 from skfedcal.federation.mask_plan import MaskPlan, plan_masks
 from skfedcal.federation.wire import FORMAT, write_request
-from skfedcal.federation.words import UNITS
 from skfedcal.methods import registry
 from skfedcal.methods.bins.rounds import ClassHistograms
 from skfedcal.methods.scaling.families import MatrixMap, VectorMap

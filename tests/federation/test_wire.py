@@ -32,10 +32,10 @@ from skfedcal.federation import (
     SitePolicy,
     backends,
 )
+from skfedcal.federation.endpoint import request_words
 from skfedcal.federation.plain import WireError, _hints
 from skfedcal.federation.policy import admit
 from skfedcal.federation.wire import read_request, write_request
-from skfedcal.federation.words import request_words
 from skfedcal.methods import registry
 from skfedcal.methods.bins import rounds as bins_rounds
 from skfedcal.methods.scaling.families import (
@@ -273,8 +273,10 @@ def test_a_simulation_that_says_so_sends_it():
 def test_a_seed_of_the_server_stays_where_clients_draw_nothing():
     fit = FedTempCalibrator(eps=1.0, random_state=0)
     request = captured(lambda: fit.fit(FED.clients))[0]
-    assert request.entropy is not None and request.randomizer is None
-    assert json.loads(write_request(request, simulate=True)[0])["seed"] is None
+    assert request.simulated and request.randomizer is None and request.entropy is None
+    # Nor does the letter carry one that a request has.
+    seeded = replace(request, entropy=SeededEntropy(0))
+    assert json.loads(write_request(seeded, simulate=True)[0])["seed"] is None
 
 
 # What is not read.

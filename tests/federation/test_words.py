@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import BlockSpec
 from skfedcal.federation import PartialSum, Request, respond
-from skfedcal.federation.words import (
+from skfedcal.federation.endpoint import (
     UNITS,
     add_words,
     plan_words,

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +120,7 @@ def settings(case, cls, base):
             "model", ("CentralDP", "DistributedDP", "LocalDP", "SourceDP")
         )
         made = getattr(privacy, model)
-        field = case.pick("field", list(made.__dataclass_fields__))
+        field = case.pick("field", [item.name for item in fields(made)])
         given = {"eps": 1.0, field: case.pick("value", HOSTILE_SETTINGS)}
         params["privacy"] = made(**given)
     elif case.chance(0.3):

@@ -21,7 +21,6 @@ from skfedcal.privacy.accounting import (
     gdp_delta,
     gdp_epsilon,
     gdp_mu,
-    split_noise,
     zcdp_delta,
     zcdp_epsilon,
     zcdp_rho,
@@ -32,6 +31,7 @@ from skfedcal.privacy.events import (
     SampledGaussianEvent,
     event_from_dict,
 )
+from skfedcal.privacy.mechanisms import split_noise
 from skfedcal.privacy.samplers import GAUSSIAN_SIGMA, lattice_slack, table_slack
 
 DELTA = 1e-5

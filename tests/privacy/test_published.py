@@ -22,7 +22,7 @@ from skfedcal import (
     federated_roc_auc_score,
     make_federation,
 )
-from skfedcal.federation.run import RoundRecord
+from skfedcal.federation.history import RoundRecord
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skfedcal.exceptions import NotEnoughClientsError, SecureAggregationError
+from skfedcal.federation.endpoint import request_words
 from skfedcal.federation.mask_plan import plan_masks
 from skfedcal.federation.masking_server import masked_sum
 from skfedcal.federation.policy import SitePolicy
@@ -21,7 +22,6 @@ from skfedcal.federation.request_catalogue import Entry, Schema
 from skfedcal.federation.roster import Roster, SiteKey
 from skfedcal.federation.site import Site
 from skfedcal.federation.wire import digest, request_hash, write_request
-from skfedcal.federation.words import request_words
 from skfedcal.privacy.site_ledger import SiteLedger
 
 Message = dict[str, Any]

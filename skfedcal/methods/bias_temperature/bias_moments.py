@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from skfedcal._numerics import MAX_SPAN, scratch
-from skfedcal.clients.dataset import Block
+from skfedcal._numerics import MAX_SPAN
+from skfedcal.clients.dataset import Block, scratch
 from skfedcal.contract import Array
 from skfedcal.methods.temperature.moments import row_sums
 

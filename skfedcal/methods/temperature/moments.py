@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal._numerics import FEW_COLUMNS, MAX_SPAN, scratch
+from skfedcal._numerics import FEW_COLUMNS, MAX_SPAN
+from skfedcal.clients.dataset import scratch
 
 Array = NDArray[Any]
 

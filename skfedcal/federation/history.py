@@ -1,26 +1,17 @@
-"""One run: its state and its history of rounds, in memory and on disk.
-
-- Progress of one run: its state and history, in memory and on disk.
-- Rounds of a run as a table: for a notebook, and for data frames.
-"""
+"""Rounds of a run: what each cost and released, and all of them as a table."""
 
 from __future__ import annotations
 
-import secrets
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
 from math import isnan
-from pathlib import Path
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
 
 from skfedcal._table import text_table
 from skfedcal.contract import Array
-from skfedcal.exceptions import CheckpointError, CheckpointWarning
-from skfedcal.federation import checkpoint as _checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,77 +76,6 @@ class RoundRecord:
                  "client_seconds")  # fmt: skip
         blocks = {f"total {name}": values for name, values in self.total.items()}
         return {name: getattr(self, name) for name in plain} | blocks
-
-
-@dataclass(slots=True)
-class Run:
-    """Progress of one run, mirrored on disk if a checkpoint path is given."""
-
-    path: Path | None
-    digest: str
-    run_id: str
-    key: int
-    state: Any
-    records: list[RoundRecord]
-    finished: bool = False
-
-    @classmethod
-    def start(
-        cls, checkpoint: Any, resume: bool, digest: str, key: int, state: Any
-    ) -> Run:
-        path = None if checkpoint is None else Path(checkpoint)
-        if path is not None and path.exists():
-            if not resume:
-                raise CheckpointError(
-                    f"{path} exists. Pass FederatedRunner(resume=True) to resume it, "
-                    "or delete it to start again."
-                )
-            saved = _checkpoint.load(path, digest)
-            restored = _checkpoint.restore_state(state, saved.state)
-            records = [RoundRecord(**record) for record in saved.records]
-            if saved.finished:
-                warnings.warn(
-                    f"{path} holds a finished run: its result is returned, and the "
-                    "clients were not asked. Delete the file to fit again.",
-                    CheckpointWarning,
-                    stacklevel=2,
-                )
-            return cls(
-                path, digest, saved.run_id, saved.key, restored, records, saved.finished
-            )
-        run = cls(path, digest, secrets.token_hex(16), key, state, [])
-        run.save()
-        return run
-
-    @property
-    def n_done(self) -> int:
-        return len(self.records)
-
-    def keep(self, state: Any, record: RoundRecord, finished: bool) -> None:
-        self.state, self.finished = state, finished
-        self.records.append(record)
-        self.save()
-
-    def forget(self) -> None:
-        """Remove the file of a run that was refused before it began."""
-        if self.path is not None and not self.records:
-            self.path.unlink(missing_ok=True)
-
-    def save(self) -> None:
-        if self.path is None:
-            return
-        saved = _checkpoint.Checkpoint(
-            self.run_id,
-            self.key,
-            self.n_done,
-            self.finished,
-            _checkpoint.state_fields(self.state),
-            [
-                {name: getattr(r, name) for name in RoundRecord.__dataclass_fields__}
-                for r in self.records
-            ],
-        )
-        _checkpoint.save(self.path, self.digest, saved)
 
 
 # Columns and how they are shown.
