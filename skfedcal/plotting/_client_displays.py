@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from skfedcal.clients.arrays import INPUT_TYPES
@@ -19,7 +19,14 @@ from skfedcal.clients.forms import ClassMap, make_dataset
 from skfedcal.methods import FedTempCalibrator
 from skfedcal.methods.temperature.rounds import local_temperatures
 from skfedcal.metrics.validation import check_choice
-from skfedcal.plotting._display import COLOURS, REFERENCE, pyplot, tidy
+from skfedcal.plotting._display import (
+    COLOURS,
+    REFERENCE,
+    Array,
+    Display,
+    documented,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,28 +37,51 @@ if TYPE_CHECKING:
     from skfedcal._typing import InputType
 
 
-def read_clients(
-    clients: Any,
-    y: Any,
-    client_ids: Any,
-    classes: Any,
-    input_type: InputType = "logits",
-) -> tuple[FederatedDataset, ClassMap]:
-    """Clients in any form that `fit` reads, and their classes."""
-    check_choice("input_type", input_type, INPUT_TYPES)
-    found: tuple[FederatedDataset, ClassMap] = make_dataset(
-        BaseEstimator(), clients, y, client_ids, classes=classes, input_type=input_type
-    )
-    return found
-
-
-Array = NDArray[Any]
-
 # More names than this leave no room on an axis.
 _MOST_NAMES = 30
 
 
-class LabelSkewDisplay:
+@documented
+class ClientsDisplay(Display):
+    """Base of displays that show each client separately, from rows at hand."""
+
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Any,
+        y: ArrayLike | Sequence[ArrayLike] | None = None,
+        *,
+        client_ids: ArrayLike | None = None,
+        classes: ArrayLike | None = None,
+        input_type: InputType = "logits",
+        ax: Axes | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Count or fit each client alone, and draw.
+
+        Parameters
+        ----------
+        clients, y, client_ids, classes, input_type, ax, **kwargs
+
+        Returns
+        -------
+        display
+        """
+        check_choice("input_type", input_type, INPUT_TYPES)
+        dataset, known = make_dataset(
+            BaseEstimator(), clients, y, client_ids, classes=classes,
+            input_type=input_type,
+        )  # fmt: skip
+        return cls._of(dataset, known).plot(ax, **kwargs)
+
+    @classmethod
+    def _of(cls, clients: FederatedDataset, known: ClassMap) -> Self:
+        raise NotImplementedError
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class LabelSkewDisplay(ClientsDisplay):
     """Heat map of the labels of each client, with the number of its rows.
 
     It shows each client separately. Use it for simulations, not for private data.
@@ -75,8 +105,7 @@ class LabelSkewDisplay:
         Rows of each client.
     colorbar_ : matplotlib Colorbar
         Scale of the shares.
-    ax_, figure_ : matplotlib Axes and Figure
-        Where it is drawn.
+    ax_, figure_
 
     See Also
     --------
@@ -98,53 +127,18 @@ class LabelSkewDisplay:
     ((20, 4), 0.6)
     """
 
-    def __init__(self, counts: Array, classes: Any, names: Any) -> None:
-        self.counts = counts
-        self.classes = classes
-        self.names = names
+    counts: Array
+    classes: Any
+    names: Any
 
     @classmethod
-    def from_clients(
-        cls,
-        clients: Any,
-        y: ArrayLike | Sequence[ArrayLike] | None = None,
-        *,
-        client_ids: ArrayLike | None = None,
-        classes: ArrayLike | None = None,
-        input_type: InputType = "logits",
-        ax: Axes | None = None,
-        **kwargs: Any,
-    ) -> Self:
-        """Count the labels of each client, and draw.
-
-        Parameters
-        ----------
-        clients : list of (logits, labels) pairs, list of arrays, or array-like
-            Clients in any form that `fit` reads.
-        y : array-like of shape (n_samples,), or list of these, default=None
-            Labels; omitted when `clients` is a list of pairs.
-        client_ids : array-like of shape (n_samples,), default=None
-            Client that owns each row; with a list of clients, one name per client.
-        classes : array-like of shape (n_classes,), default=None
-            Labels of the logit columns, in column order.
-        input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-            What the columns hold; they are checked, and not used.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Keywords of `plot`.
-
-        Returns
-        -------
-        LabelSkewDisplay
-        """
-        dataset, known = read_clients(clients, y, client_ids, classes, input_type)
+    def _of(cls, clients: FederatedDataset, known: ClassMap) -> Self:
         n_classes = len(known.classes)
-        owner = np.repeat(np.arange(len(dataset)), dataset.sizes)
-        cells = owner * n_classes + dataset.labels
-        counts = np.bincount(cells, minlength=len(dataset) * n_classes)
-        counts = counts.reshape(len(dataset), n_classes)[:, known.order]
-        return cls(counts, known.classes, dataset.names).plot(ax, **kwargs)
+        owner = np.repeat(np.arange(len(clients)), clients.sizes)
+        cells = owner * n_classes + clients.labels
+        counts = np.bincount(cells, minlength=len(clients) * n_classes)
+        counts = counts.reshape(len(clients), n_classes)[:, known.order]
+        return cls(counts, known.classes, clients.names)
 
     @property
     def shares(self) -> Array:
@@ -169,8 +163,7 @@ class LabelSkewDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+        ax
         sizes : bool, default=True
             Draw the rows of each client on the right.
         cmap : str, default='Blues'
@@ -181,10 +174,8 @@ class LabelSkewDisplay:
         LabelSkewDisplay
         """
         n_clients, n_classes = self.counts.shape
-        if ax is None:
-            size = (6.4, float(np.clip(0.16 * n_clients + 1.4, 3.0, 8.0)))
-            ax = pyplot().subplots(figsize=size, layout="constrained")[1]
-        self.ax_, self.figure_ = ax, ax.figure
+        height = float(np.clip(0.16 * n_clients + 1.4, 3.0, 8.0))
+        ax = self._set_axes(ax, (6.4, height))
         shares = self.shares
         main = shares.argmax(axis=1)
         self.order_ = np.lexsort((-shares.max(axis=1), main))
@@ -227,7 +218,9 @@ def _names(axis: Any, names: list[str], *, rotate: bool) -> None:
 _LOWEST, _HIGHEST = 0.05, 20.0
 
 
-class ClientTemperaturesDisplay:
+@documented
+@dataclass(eq=False, repr=False)
+class ClientTemperaturesDisplay(ClientsDisplay):
     """Temperature that each client would fit alone, and that of all.
 
     It shows each client separately. Use it for simulations, not for private data.
@@ -249,8 +242,7 @@ class ClientTemperaturesDisplay:
         Clients whose rows are all right or all wrong: no temperature is best.
     pooled_line_, mean_line_ : matplotlib Line2D
         Optimum of all rows, and mean of the clients' optima.
-    ax_, figure_ : matplotlib Axes and Figure
-        Where it is drawn.
+    ax_, figure_
 
     See Also
     --------
@@ -267,59 +259,24 @@ class ClientTemperaturesDisplay:
     (40, 2.0)
     """
 
-    def __init__(self, temperatures: Array, sizes: Array, pooled: float) -> None:
-        self.temperatures = temperatures
-        self.sizes = sizes
-        self.pooled = pooled
+    temperatures: Array
+    sizes: Array
+    pooled: float
 
     @classmethod
-    def from_clients(
-        cls,
-        clients: Any,
-        y: ArrayLike | Sequence[ArrayLike] | None = None,
-        *,
-        client_ids: ArrayLike | None = None,
-        classes: ArrayLike | None = None,
-        input_type: InputType = "logits",
-        ax: Axes | None = None,
-        **kwargs: Any,
-    ) -> Self:
-        """Fit each client alone, and draw.
-
-        Parameters
-        ----------
-        clients : list of (logits, labels) pairs, list of arrays, or array-like
-            Clients in any form that `fit` reads.
-        y : array-like of shape (n_samples,), or list of these, default=None
-            Labels; omitted when `clients` is a list of pairs.
-        client_ids : array-like of shape (n_samples,), default=None
-            Client that owns each row; with a list of clients, one name per client.
-        classes : array-like of shape (n_classes,), default=None
-            Labels of the logit columns, in column order.
-        input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-            What the columns hold; never guessed.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Keywords of `plot`.
-
-        Returns
-        -------
-        ClientTemperaturesDisplay
-        """
-        dataset, _ = read_clients(clients, y, client_ids, classes, input_type)
-        own = np.where(dataset.filled, local_temperatures(dataset), np.nan)
-        pooled = FedTempCalibrator(classes=classes, input_type=input_type)
-        pooled.fit(clients, y, client_ids=client_ids)
-        return cls(own, dataset.sizes, pooled.temperature_).plot(ax, **kwargs)
+    def _of(cls, clients: FederatedDataset, known: ClassMap) -> Self:
+        own = np.where(clients.filled, local_temperatures(clients), np.nan)
+        pooled = FedTempCalibrator(classes=np.arange(len(known.classes)))
+        packed = clients.compact()
+        pooled.fit(packed.rows, packed.labels)
+        return cls(own, clients.sizes, pooled.temperature_)
 
     def plot(self, ax: Axes | None = None, **point_kw: Any) -> Self:
         """Draw clients from the lowest temperature to the highest.
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+        ax
         **point_kw : dict
             Keywords of ``Axes.scatter`` for clients with an optimum.
 
@@ -327,9 +284,7 @@ class ClientTemperaturesDisplay:
         -------
         ClientTemperaturesDisplay
         """
-        if ax is None:
-            ax = pyplot().subplots(figsize=(6.0, 4.0), layout="constrained")[1]
-        self.ax_, self.figure_ = ax, ax.figure
+        ax = self._set_axes(ax, (6.0, 4.0))
         filled = np.flatnonzero(np.isfinite(self.temperatures))
         order = filled[np.argsort(self.temperatures[filled], kind="stable")]
         values, sizes = self.temperatures[order], np.asarray(self.sizes)[order]
@@ -348,12 +303,8 @@ class ClientTemperaturesDisplay:
                 label="all rows right, or all wrong: no optimum",
             )  # fmt: skip
         mean = float(values.mean()) if len(values) else np.nan
-        self.pooled_line_ = ax.axhline(
-            self.pooled,
-            color="k",
-            lw=1.4,
-            label=f"all rows together: {self.pooled:.2f}",
-        )
+        all_rows = f"all rows together: {self.pooled:.2f}"
+        self.pooled_line_ = ax.axhline(self.pooled, color="k", lw=1.4, label=all_rows)
         self.mean_line_ = ax.axhline(
             mean, color=REFERENCE, ls="--", lw=1.2, label=f"mean of clients: {mean:.2f}"
         )

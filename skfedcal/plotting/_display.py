@@ -8,17 +8,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._docs import SharedDocs
 from skfedcal._typing import Seed
 from skfedcal.evaluation.histogram import ScoreHistogram
 from skfedcal.evaluation.intervals import check_level, quantile, unit_band
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from matplotlib.axes import Axes
     from numpy.typing import ArrayLike
@@ -85,7 +86,93 @@ def tidy(ax: Any, axis: str = "both") -> None:
 BAND_ALPHA = 0.2
 
 
-class FedDisplay:
+documented = SharedDocs(
+    """
+    clients : list of (logits, labels) pairs, list of arrays, or array-like
+        Clients in any form that `fit` reads.
+    y : array-like of shape (n_samples,), or list of these, default=None
+        Labels; omitted when `clients` is a list of pairs.
+    client_ids : array-like of shape (n_samples,), default=None
+        Client that owns each row; with a list of clients, one name per client.
+    classes : array-like of shape (n_classes,), default=None
+        Labels of the logit columns, in column order.
+    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
+        What the columns hold; never guessed.
+    hist : ScoreHistogram
+        The histogram; nothing further is asked of clients.
+    low, high : ndarray of shape (n_points,)
+        Confidence interval of each point.
+    name : str, default=None
+        Name of the model in the legend.
+    pos_label : label, default=None
+        Label of the positive class, for the axes.
+    ci : float, default=0.95
+        Level of the confidence intervals.
+    ax : matplotlib Axes, default=None
+        Where to draw; None makes a new figure.
+    axes : sequence of matplotlib Axes, default=None
+        Where to draw, one for each model; None makes a new figure.
+    ref_line : bool, default=True
+        Draw the diagonal, on which calibrated scores lie.
+    table : ResultTable, Comparison, data frame, dict of columns or list of dicts
+        Rows with the columns named below; those of one method and setting, such as
+        seeds, are averaged.
+    band_kw : dict, default=None
+        Keywords of ``Axes.fill_between`` for the band.
+    **line_kw : dict
+        Keywords of ``Axes.plot`` for the curve.
+    **kwargs : dict
+        Keywords of `plot`.
+    y_true : array-like of shape (n_samples,)
+        True labels.
+    labels : array-like of shape (n_classes,), default=None
+        All labels, one per column. Needed when `y_true` misses some.
+    line_ : matplotlib Line2D
+        The curve.
+    band_ : matplotlib PolyCollection or None
+        Confidence band.
+    margin_ : matplotlib artist or None
+        Counts or density of the scores, in the strip below.
+    ref_line_ : matplotlib Line2D or None
+        The diagonal.
+    ax_, figure_ : matplotlib Axes and Figure
+        Where it is drawn.
+    histogram_ : ScoreHistogram
+        Of `from_histogram` and `from_clients`; further answers cost nothing.
+    """
+)
+
+
+class Display:
+    """Base of all displays; their parameters are fields of a dataclass."""
+
+    ax_: Any
+    figure_: Any
+    plot: Callable[..., Self]
+
+    def _set_axes(self, ax: Any, figsize: tuple[float, float] | None = None) -> Any:
+        """Store and return the axes; None makes a figure of this size."""
+        if ax is None:
+            # The layout makes room for a strip below.
+            ax = pyplot().subplots(figsize=figsize, layout="constrained")[1]
+        self.ax_, self.figure_ = ax, ax.figure
+        return ax
+
+    @staticmethod
+    def _shade(ax: Any, line: Any, x: Any, ends: Any, keywords: Any = None) -> Any:
+        """Fill between the ends of intervals, in the colour of a line."""
+        style = {"color": line.get_color(), "alpha": BAND_ALPHA, "linewidth": 0}
+        return ax.fill_between(x, *ends, **{**style, **(keywords or {})})
+
+
+def show_legend(ax: Any, **style: Any) -> None:
+    """Draw a legend if something has a name."""
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(**style)
+
+
+@documented
+class FedDisplay(Display):
     """Base of displays that are made from a histogram.
 
     Attributes
@@ -95,13 +182,47 @@ class FedDisplay:
     """
 
     histogram_: ScoreHistogram
-    ax_: Any
-    figure_: Any
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __init__(self, **values: Any) -> None:
+        raise NotImplementedError
 
     @classmethod
-    def from_histogram(cls, hist: ScoreHistogram, **kwargs: Any) -> Self:
-        """Draw a histogram."""
+    def from_histogram(
+        cls,
+        hist: ScoreHistogram,
+        *,
+        ax: Axes | None = None,
+        name: str | None = None,
+        ci: float = 0.95,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw the curve of a histogram.
+
+        Parameters
+        ----------
+        hist, ax, name, ci, **kwargs
+
+        Returns
+        -------
+        display
+        """
+        check_histogram(hist)
+        return cls._drawn(hist, cls._answers(hist, ci), ax, name, kwargs)
+
+    @classmethod
+    def _answers(cls, hist: ScoreHistogram, ci: float) -> dict[str, Any]:
+        """Points of the curve and their intervals, by name of the parameter."""
         raise NotImplementedError
+
+    @classmethod
+    def _drawn(
+        cls, hist: ScoreHistogram, answers: Any, ax: Any, name: Any, kwargs: Any
+    ) -> Self:
+        known = {k: v for k, v in answers.items() if k in cls.__dataclass_fields__}
+        display = cls(**known, name=name, pos_label=hist.classes[1])
+        display.histogram_ = hist
+        return display.plot(ax, **kwargs)
 
     @classmethod
     def from_clients(
@@ -126,21 +247,13 @@ class FedDisplay:
         ----------
         clients : list of (scores, labels) pairs, list of arrays, or array-like
             In the forms that `ScoreHistogram.fit` takes.
-        y : array-like of shape (n_samples,), or list of these, default=None
-            Labels; omitted when `clients` is a list of pairs.
-        client_ids : array-like of shape (n_samples,), default=None
-            Client that owns each row; with a list of clients, one name per client.
+        y, client_ids
         privacy : privacy model, default=None
             What the release shall guarantee; None is exact sums.
         random_state : int, RandomState instance or None, default=None
             None takes noise from the operating system; a seed makes the result
             repeatable, and a simulation.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        name : str, default=None
-            Name of the model in the legend.
-        ci : float, default=0.95
-            Level of the confidence intervals.
+        ax, name, ci
         plot_kw : dict, default=None
             Further keywords of `from_histogram`.
         **options : dict
@@ -169,16 +282,12 @@ class FedDisplay:
     def _check_drawing(cls, drawing: Mapping[str, Any]) -> None:
         """Raise for invalid keywords of `from_histogram`."""
 
-    def _set_axes(self, ax: Any) -> Any:
-        """Store and return the axes; create them if None is given."""
-        plt = pyplot()
-        if ax is None:
-            # The layout makes room for a strip below.
-            ax = plt.subplots(layout="constrained")[1]
+    def _set_axes(self, ax: Any, figsize: tuple[float, float] | None = None) -> Any:
+        is_new = ax is None
+        ax = super()._set_axes(ax, figsize)
+        if is_new:
             set_cycle(ax)
-        self.ax_ = ax
-        self.figure_ = self.ax_.figure
-        return self.ax_
+        return ax
 
 
 def check_histogram(hist: Any) -> None:

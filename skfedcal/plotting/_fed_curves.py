@@ -1,25 +1,28 @@
-"""ROC and precision-recall curves with their confidence bands.
-
-- FedRocDisplay: a ROC curve with its confidence band.
-- FedPrecisionRecallDisplay: precision against recall with its confidence band.
-"""
+"""Curves that clients release: ROC, precision against recall, and reliability."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from skfedcal.evaluation.answers import check_bins
+from skfedcal.metrics.validation import check_choice
 from skfedcal.plotting._display import (
-    BAND_ALPHA,
+    MARKS,
     Array,
     FedDisplay,
     band,
     check_histogram,
+    documented,
     precision,
     rate,
+    show_legend,
     with_interval,
 )
+from skfedcal.plotting._reliability_display import bottom_of, draw_margin
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +32,79 @@ if TYPE_CHECKING:
     from skfedcal.evaluation.intervals import Estimate
 
 
-class FedRocDisplay(FedDisplay):
+@documented
+class RateDisplay(FedDisplay):
+    """Base of curves of two rates over all thresholds, with a confidence band."""
+
+    # Parameters for both axes, and what the axes are called.
+    _axes: ClassVar[dict[str, str]]
+    # Parameter with the area below the curve, and its name in the legend.
+    _area: ClassVar[tuple[str, str]]
+    _legend: ClassVar[str]
+    # Whether the curve has steps.
+    _steps: ClassVar[bool] = False
+    low: Array
+    high: Array
+    name: str | None
+    pos_label: Any
+
+    def _chance(self) -> tuple[Any, str] | None:
+        """The curve of a random score, and its area; None if it is not known."""
+        raise NotImplementedError
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        name: str | None = None,
+        plot_chance_level: bool = False,
+        band_kw: dict[str, Any] | None = None,
+        **line_kw: Any,
+    ) -> Self:
+        """Draw the curve and its band.
+
+        Parameters
+        ----------
+        ax
+        name : str, default=None
+            Name of the model in the legend; None takes that of the display.
+        plot_chance_level : bool, default=False
+            Draw the curve of a random score, too.
+        band_kw, **line_kw
+
+        Returns
+        -------
+        display
+        """
+        ax = self._set_axes(ax)
+        area, metric = self._area
+        label = self.name if name is None else name
+        if getattr(self, area) is not None:
+            label = with_interval(label, metric, getattr(self, area))
+        x, y = (getattr(self, axis) for axis in self._axes)
+        line_style = {"drawstyle": "steps-post"} if self._steps else {}
+        band_style = {"step": "post"} if self._steps else {}
+        line = {**line_style, "label": label, **line_kw}
+        self.line_: Line2D = ax.plot(x, y, **line)[0]
+        shade = {**band_style, **(band_kw or {})}
+        self.band_ = self._shade(ax, self.line_, x, (self.low, self.high), shade)
+        self.chance_level_ = None
+        chance = self._chance()
+        if plot_chance_level and chance is not None:
+            known = f"Chance level ({metric} = {chance[1]})"
+            (self.chance_level_,) = ax.plot([0, 1], chance[0], "k--", label=known)
+        of = "" if self.pos_label is None else f" (Positive label: {self.pos_label})"
+        below, left = self._axes.values()
+        ends = (-0.01, 1.01)
+        ax.set(xlabel=below + of, ylabel=left + of, xlim=ends, ylim=ends)
+        ax.set(aspect="equal")
+        show_legend(ax, loc=self._legend)
+        return self
+
+
+@documented
+@dataclass(kw_only=True, eq=False, repr=False)
+class FedRocDisplay(RateDisplay):
     """ROC curve of a histogram, with a confidence band.
 
     Made by `from_histogram` or `from_clients`.
@@ -44,23 +119,14 @@ class FedRocDisplay(FedDisplay):
         Confidence interval of the true positive rate at each `fpr`.
     roc_auc : Estimate, default=None
         Area under the curve, for the legend.
-    name : str, default=None
-        Name of the model, for the legend.
-    pos_label : label, default=None
-        Label of the positive class, for the axes.
+    name, pos_label
 
     Attributes
     ----------
-    line_ : matplotlib Line2D
-        The curve.
-    band_ : matplotlib PolyCollection
-        The band.
+    line_, band_
     chance_level_ : matplotlib Line2D or None
         The curve of a random score.
-    ax_, figure_ : matplotlib Axes and Figure
-        Where it is drawn.
-    histogram_ : ScoreHistogram
-        Of `from_histogram` and `from_clients`; further answers cost nothing.
+    ax_, figure_, histogram_
 
     See Also
     --------
@@ -88,133 +154,36 @@ class FedRocDisplay(FedDisplay):
     model (AUC = 0.840 [0.823, 0.856])
     """
 
-    def __init__(
-        self,
-        *,
-        fpr: Array,
-        tpr: Array,
-        thresholds: Array,
-        low: Array,
-        high: Array,
-        roc_auc: Estimate | None = None,
-        name: str | None = None,
-        pos_label: Any = None,
-    ) -> None:
-        self.fpr = fpr
-        self.tpr = tpr
-        self.thresholds = thresholds
-        self.low = low
-        self.high = high
-        self.roc_auc = roc_auc
-        self.name = name
-        self.pos_label = pos_label
+    _axes = {"fpr": "False Positive Rate", "tpr": "True Positive Rate"}
+    _area = ("roc_auc", "AUC")
+    _legend = "lower right"
+
+    fpr: Array
+    tpr: Array
+    thresholds: Array
+    low: Array
+    high: Array
+    roc_auc: Estimate | None = None
+    name: str | None = None
+    pos_label: Any = None
 
     @classmethod
-    def from_histogram(
-        cls,
-        hist: ScoreHistogram,
-        *,
-        ax: Axes | None = None,
-        name: str | None = None,
-        ci: float = 0.95,
-        **kwargs: Any,
-    ) -> Self:
-        """Draw the ROC curve of a histogram.
-
-        Parameters
-        ----------
-        hist : ScoreHistogram
-            The histogram; nothing further is asked of clients.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        name : str, default=None
-            Name of the model in the legend.
-        ci : float, default=0.95
-            Level of the band and of the interval in the legend.
-        **kwargs : dict
-            Keywords of `plot`.
-
-        Returns
-        -------
-        FedRocDisplay
-        """
-        check_histogram(hist)
+    def _answers(cls, hist: ScoreHistogram, ci: float) -> dict[str, Any]:
         curve = hist.roc_curve()
         negatives, positives = hist.counts_.sum(axis=1)
         low, high = band(
             hist, rate(curve.fpr, negatives, 0), rate(curve.tpr, positives, 1), ci
         )
-        display = cls(
-            fpr=curve.fpr,
-            tpr=curve.tpr,
-            thresholds=curve.thresholds,
-            low=low,
-            high=high,
-            roc_auc=hist.roc_auc(ci=ci),
-            name=name,
-            pos_label=hist.classes[1],
-        )
-        display.histogram_ = hist
-        return display.plot(ax, **kwargs)
+        area = hist.roc_auc(ci=ci)
+        return {**curve._asdict(), "low": low, "high": high, "roc_auc": area}
 
-    def plot(
-        self,
-        ax: Axes | None = None,
-        *,
-        name: str | None = None,
-        plot_chance_level: bool = False,
-        band_kw: dict[str, Any] | None = None,
-        **line_kw: Any,
-    ) -> Self:
-        """Draw the curve and its band.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        name : str, default=None
-            Name of the model in the legend; None takes that of the display.
-        plot_chance_level : bool, default=False
-            Draw the curve of a random score, too.
-        band_kw : dict, default=None
-            Keywords of ``Axes.fill_between`` for the band.
-        **line_kw : dict
-            Keywords of ``Axes.plot`` for the curve.
-
-        Returns
-        -------
-        FedRocDisplay
-        """
-        ax = self._set_axes(ax)
-        name = self.name if name is None else name
-        if self.roc_auc is not None:
-            name = with_interval(name, "AUC", self.roc_auc)
-        self.line_: Line2D = ax.plot(self.fpr, self.tpr, **{"label": name, **line_kw})[
-            0
-        ]
-        shade = {"color": self.line_.get_color(), "alpha": BAND_ALPHA, "linewidth": 0}
-        self.band_ = ax.fill_between(
-            self.fpr, self.low, self.high, **{**shade, **(band_kw or {})}
-        )
-        self.chance_level_ = None
-        if plot_chance_level:
-            (self.chance_level_,) = ax.plot(
-                [0, 1], [0, 1], "k--", label="Chance level (AUC = 0.5)"
-            )
-        of = "" if self.pos_label is None else f" (Positive label: {self.pos_label})"
-        ax.set(
-            xlabel=f"False Positive Rate{of}",
-            ylabel=f"True Positive Rate{of}",
-            xlim=(-0.01, 1.01),
-            ylim=(-0.01, 1.01),
-            aspect="equal",
-        )
-        if ax.get_legend_handles_labels()[1]:
-            ax.legend(loc="lower right")
-        return self
+    def _chance(self) -> tuple[Any, str]:
+        return [0, 1], "0.5"
 
 
-class FedPrecisionRecallDisplay(FedDisplay):
+@documented
+@dataclass(kw_only=True, eq=False, repr=False)
+class FedPrecisionRecallDisplay(RateDisplay):
     """Precision-recall curve of a histogram, with a confidence band.
 
     Made by `from_histogram` or `from_clients`.
@@ -229,25 +198,16 @@ class FedPrecisionRecallDisplay(FedDisplay):
         Confidence interval of the precision at each `recall`.
     average_precision : Estimate, default=None
         Mean of precision over recall, for the legend.
-    name : str, default=None
-        Name of the model, for the legend.
-    pos_label : label, default=None
-        Label of the positive class, for the axes.
+    name, pos_label
     prevalence : float, default=None
         Share of positives: the precision of a random score.
 
     Attributes
     ----------
-    line_ : matplotlib Line2D
-        The curve.
-    band_ : matplotlib PolyCollection
-        The band.
+    line_, band_
     chance_level_ : matplotlib Line2D or None
         The precision of a random score.
-    ax_, figure_ : matplotlib Axes and Figure
-        Where it is drawn.
-    histogram_ : ScoreHistogram
-        Of `from_histogram` and `from_clients`; further answers cost nothing.
+    ax_, figure_, histogram_
 
     See Also
     --------
@@ -275,136 +235,34 @@ class FedPrecisionRecallDisplay(FedDisplay):
     AP = 0.849 [0.828, 0.867]
     """
 
-    def __init__(
-        self,
-        *,
-        precision: Array,
-        recall: Array,
-        thresholds: Array,
-        low: Array,
-        high: Array,
-        average_precision: Estimate | None = None,
-        name: str | None = None,
-        pos_label: Any = None,
-        prevalence: float | None = None,
-    ) -> None:
-        self.precision = precision
-        self.recall = recall
-        self.thresholds = thresholds
-        self.low = low
-        self.high = high
-        self.average_precision = average_precision
-        self.name = name
-        self.pos_label = pos_label
-        self.prevalence = prevalence
+    _axes = {"recall": "Recall", "precision": "Precision"}
+    _area = ("average_precision", "AP")
+    _legend = "lower left"
+    _steps = True
+
+    precision: Array
+    recall: Array
+    thresholds: Array
+    low: Array
+    high: Array
+    average_precision: Estimate | None = None
+    name: str | None = None
+    pos_label: Any = None
+    prevalence: float | None = None
 
     @classmethod
-    def from_histogram(
-        cls,
-        hist: ScoreHistogram,
-        *,
-        ax: Axes | None = None,
-        name: str | None = None,
-        ci: float = 0.95,
-        **kwargs: Any,
-    ) -> Self:
-        """Draw the precision-recall curve of a histogram.
-
-        Parameters
-        ----------
-        hist : ScoreHistogram
-            The histogram; nothing further is asked of clients.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        name : str, default=None
-            Name of the model in the legend.
-        ci : float, default=0.95
-            Level of the band and of the interval in the legend.
-        **kwargs : dict
-            Keywords of `plot`.
-
-        Returns
-        -------
-        FedPrecisionRecallDisplay
-        """
-        check_histogram(hist)
+    def _answers(cls, hist: ScoreHistogram, ci: float) -> dict[str, Any]:
         curve, (low, high) = hist.pr_curve(), _band(hist, ci)
         total = float(hist.counts_.sum())
         share = float(hist.counts_[1].sum()) / total if total > 0 else np.nan
-        display = cls(
-            precision=curve.precision,
-            recall=curve.recall,
-            thresholds=curve.thresholds,
-            low=low,
-            high=high,
-            average_precision=hist.average_precision(ci=ci),
-            name=name,
-            pos_label=hist.classes[1],
-            prevalence=share,
-        )
-        display.histogram_ = hist
-        return display.plot(ax, **kwargs)
+        area = hist.average_precision(ci=ci)
+        answers = {"low": low, "high": high, "average_precision": area}
+        return {**curve._asdict(), **answers, "prevalence": share}
 
-    def plot(
-        self,
-        ax: Axes | None = None,
-        *,
-        name: str | None = None,
-        plot_chance_level: bool = False,
-        band_kw: dict[str, Any] | None = None,
-        **line_kw: Any,
-    ) -> Self:
-        """Draw the curve and its band.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        name : str, default=None
-            Name of the model in the legend; None takes that of the display.
-        plot_chance_level : bool, default=False
-            Draw the precision of a random score, too.
-        band_kw : dict, default=None
-            Keywords of ``Axes.fill_between`` for the band.
-        **line_kw : dict
-            Keywords of ``Axes.plot`` for the curve.
-
-        Returns
-        -------
-        FedPrecisionRecallDisplay
-        """
-        ax = self._set_axes(ax)
-        name = self.name if name is None else name
-        if self.average_precision is not None:
-            name = with_interval(name, "AP", self.average_precision)
-        line = {"drawstyle": "steps-post", "label": name, **line_kw}
-        self.line_: Line2D = ax.plot(self.recall, self.precision, **line)[0]
-        shade = {"color": self.line_.get_color(), "alpha": BAND_ALPHA, "linewidth": 0}
-        self.band_ = ax.fill_between(
-            self.recall,
-            self.low,
-            self.high,
-            **{"step": "post", **shade, **(band_kw or {})},
-        )
-        self.chance_level_ = None
-        if plot_chance_level and self.prevalence is not None:
-            (self.chance_level_,) = ax.plot(
-                [0, 1],
-                [self.prevalence] * 2,
-                "k--",
-                label=f"Chance level (AP = {self.prevalence:.2f})",
-            )
-        of = "" if self.pos_label is None else f" (Positive label: {self.pos_label})"
-        ax.set(
-            xlabel=f"Recall{of}",
-            ylabel=f"Precision{of}",
-            xlim=(-0.01, 1.01),
-            ylim=(-0.01, 1.01),
-            aspect="equal",
-        )
-        if ax.get_legend_handles_labels()[1]:
-            ax.legend(loc="lower left")
-        return self
+    def _chance(self) -> tuple[Any, str] | None:
+        if self.prevalence is None:
+            return None
+        return [self.prevalence] * 2, f"{self.prevalence:.2f}"
 
 
 def _band(hist: ScoreHistogram, ci: float) -> tuple[Array, Array]:
@@ -416,3 +274,173 @@ def _band(hist: ScoreHistogram, ci: float) -> tuple[Array, Array]:
     low, high = band(hist, rate(tpr, positives, 1), precision(shares, predicted), ci)
     known = predicted > 0
     return np.where(known, low, 0.0)[::-1], np.where(known, high, 1.0)[::-1]
+
+
+_DEFAULTS = {"n_bins": 10, "strategy": "quantile", "margin": None}
+_MARGINS = ("counts", "density", None)
+
+
+@documented
+@dataclass(kw_only=True, eq=False, repr=False)
+class FedReliabilityDisplay(FedDisplay):
+    """Reliability curve of a histogram, with error bars.
+
+    Made by `from_histogram` or `from_clients`.
+
+    Parameters
+    ----------
+    prob_true, prob_pred : ndarray of shape (n_points,)
+        Frequency of positives and mean score of each bin.
+    low, high : ndarray of shape (n_points,)
+        Confidence interval of `prob_true`.
+    counts : ndarray of shape (n_points,), default=None
+        Estimated number of rows of each bin.
+    name, pos_label
+
+    Attributes
+    ----------
+    errorbar_ : matplotlib ErrorbarContainer
+        Curve and error bars.
+    line_, ref_line_, margin_, ax_, figure_, histogram_
+
+    See Also
+    --------
+    FedRocDisplay : True against false positives.
+    FedPrecisionRecallDisplay : Precision against recall.
+    ReliabilityDisplay : From rows that are in this process.
+
+    Notes
+    -----
+    A bin is drawn if its count is above three standard deviations of its noise. Error
+    bars hold sampling and privacy. Scores are taken to be at the centre of their
+    bucket; the error of the mean score of a bin is not shown.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal import FedReliabilityDisplay, ScoreHistogram
+    >>> rng = np.random.default_rng(0)
+    >>> scores = rng.random(2000)
+    >>> labels = (rng.random(2000) < scores).astype(int)
+    >>> hist = ScoreHistogram.fit(scores, labels, client_ids=np.arange(2000) % 50,
+    ...                           input_type="proba")
+    >>> display = FedReliabilityDisplay.from_histogram(hist, n_bins=4)
+    >>> np.round(display.prob_pred, 1).tolist()
+    [0.1, 0.4, 0.6, 0.9]
+    """
+
+    prob_true: Array
+    prob_pred: Array
+    low: Array
+    high: Array
+    counts: Array | None = None
+    name: str | None = None
+    pos_label: Any = None
+
+    @classmethod
+    def from_histogram(
+        cls,
+        hist: ScoreHistogram,
+        *,
+        n_bins: int = 10,
+        strategy: str = "quantile",
+        ax: Axes | None = None,
+        name: str | None = None,
+        ci: float = 0.95,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw the reliability curve of a histogram.
+
+        Parameters
+        ----------
+        hist
+        n_bins : int, default=10
+            Number of bins.
+        strategy : {'quantile', 'uniform'}, default='quantile'
+            Bins of about equal depth, or of equal width.
+        ax, name, ci, **kwargs
+
+        Returns
+        -------
+        FedReliabilityDisplay
+        """
+        check_histogram(hist)
+        points = hist.reliability(n_bins, strategy=strategy, ci=ci)
+        return cls._drawn(hist, points._asdict(), ax, name, kwargs)
+
+    @classmethod
+    def _check_drawing(cls, drawing: Mapping[str, Any]) -> None:
+        given = {**_DEFAULTS, **drawing}
+        check_bins(given["n_bins"], given["strategy"])
+        check_choice("margin", given["margin"], _MARGINS)
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        name: str | None = None,
+        ref_line: bool = True,
+        margin: str | None = None,
+        band_kw: dict[str, Any] | None = None,
+        **line_kw: Any,
+    ) -> Self:
+        """Draw the points with their error bars.
+
+        Parameters
+        ----------
+        ax
+        name : str, default=None
+            Name of the model in the legend; None takes that of the display.
+        ref_line
+        margin : {'counts', 'density'} or None, default=None
+            Strip below with the released counts of the scores: bars, or a smooth curve.
+            Only of a display that was made from a histogram.
+        band_kw : dict, default=None
+            Keywords of ``Axes.errorbar`` for the bars, such as `ecolor`.
+        **line_kw : dict
+            Keywords of ``Axes.errorbar`` for the curve.
+
+        Returns
+        -------
+        FedReliabilityDisplay
+        """
+        check_choice("margin", margin, _MARGINS)
+        ax = self._set_axes(ax)
+        self.ref_line_ = None
+        if ref_line:
+            known = ax.get_legend_handles_labels()[1]
+            label = "Perfectly calibrated"
+            label = "_" + label if label in known else label
+            (self.ref_line_,) = ax.plot([0, 1], [0, 1], "k:", label=label)
+        number = len(ax.containers)
+        mark = MARKS[(number + 1) % len(MARKS)]
+        style = {"marker": mark, "label": self.name if name is None else name}
+        self.errorbar_ = ax.errorbar(
+            self.prob_pred,
+            self.prob_true,
+            yerr=np.stack([self.prob_true - self.low, self.high - self.prob_true]),
+            **{**style, **(band_kw or {}), **line_kw},
+        )
+        self.line_ = self.errorbar_.lines[0]
+        self._draw_margin(ax, margin, number)
+        of = "" if self.pos_label is None else f" (Positive class: {self.pos_label})"
+        ax.set_ylabel(f"Fraction of positives{of}")
+        bottom_of(ax).set_xlabel(f"Mean predicted probability{of}")
+        show_legend(ax, loc="lower right")
+        return self
+
+    def _draw_margin(self, ax: Any, margin: str | None, number: int) -> None:
+        self.margin_ = None
+        if margin is None:
+            return
+        hist = getattr(self, "histogram_", None)
+        if hist is None:
+            raise ValueError(
+                f"margin={margin!r} shows the counts of a histogram, and this display "
+                "has none; make it by from_histogram or from_clients."
+            )
+        rows = hist.counts_.sum(axis=0)
+        style = number, self.line_.get_color()
+        self.margin_ = draw_margin(
+            ax, hist.grid.centres, margin, "linear", style, weights=rows
+        )

@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from skfedcal._params import check_flag
@@ -26,20 +26,20 @@ from skfedcal.metrics.validation import (
     check_vector,
 )
 from skfedcal.plotting._display import (
-    BAND_ALPHA,
     HATCHES,
     REFERENCE,
+    Array,
+    Display,
+    documented,
     line_style,
     next_number,
-    pyplot,
+    show_legend,
     tidy,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
-
-Array = NDArray[Any]
 
 # A frequency of fewer rows says little; of more bins the eye gets no more. Bins of
 # equal width have few rows where scores are rare: fewer of them.
@@ -62,8 +62,7 @@ class Outcomes:
     happened: Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Points:
+class Points(NamedTuple):
     """Bins that have rows, from left to right."""
 
     prob_pred: Array
@@ -231,7 +230,9 @@ def _expit(odds: Array) -> Array:
 _NEAREST = 1e-6
 
 
-class ReliabilityDisplay:
+@documented
+@dataclass(kw_only=True, eq=False, repr=False)
+class ReliabilityDisplay(Display):
     """Reliability diagram of the predicted class or of one class.
 
     Made by `from_predictions` or `from_estimator`. All rows and labels are in this
@@ -252,21 +253,11 @@ class ReliabilityDisplay:
         The event: that the most probable class is right, or that a class is true.
     error : float, default=None
         Calibration error, for the legend.
-    name : str, default=None
-        Name of the model, for the legend.
+    name
 
     Attributes
     ----------
-    line_ : matplotlib Line2D
-        The curve.
-    band_ : matplotlib PolyCollection or None
-        Confidence band.
-    margin_ : matplotlib artist or None
-        Counts or density of the scores, in the strip below.
-    ref_line_ : matplotlib Line2D or None
-        The diagonal.
-    ax_, figure_ : matplotlib Axes and Figure
-        Where it is drawn.
+    line_, band_, margin_, ref_line_, ax_, figure_
 
     See Also
     --------
@@ -293,31 +284,15 @@ class ReliabilityDisplay:
     ([0.1, 0.4, 0.6, 0.9], [508.0, 499.0, 481.0, 512.0])
     """
 
-    ax_: Any
-    figure_: Any
-
-    def __init__(
-        self,
-        *,
-        prob_true: Array,
-        prob_pred: Array,
-        low: Array,
-        high: Array,
-        counts: Array,
-        scores: Array,
-        target: Any = "top",
-        error: float | None = None,
-        name: str | None = None,
-    ) -> None:
-        self.prob_true = prob_true
-        self.prob_pred = prob_pred
-        self.low = low
-        self.high = high
-        self.counts = counts
-        self.scores = scores
-        self.target = target
-        self.error = error
-        self.name = name
+    prob_true: Array
+    prob_pred: Array
+    low: Array
+    high: Array
+    counts: Array
+    scores: Array
+    target: Any = "top"
+    error: float | None = None
+    name: str | None = None
 
     @classmethod
     def from_predictions(
@@ -338,28 +313,19 @@ class ReliabilityDisplay:
 
         Parameters
         ----------
-        y_true : array-like of shape (n_samples,)
-            True labels.
+        y_true
         y_prob : array-like of shape (n_samples, n_classes) or (n_samples,)
             Probabilities, columns in sorted label order. One dimension means the
             probability of the second of two classes.
         target : 'top' or label, default='top'
             The most probable class, or one class against the rest.
-        labels : array-like of shape (n_classes,), default=None
-            All labels, one per column. Needed when `y_true` misses some.
+        labels
         n_bins : int or 'auto', default='auto'
             Bins; 'auto' is one for each 40 rows, from 2 to 15, or 10 of equal width.
         strategy : {'auto', 'quantile', 'uniform'}, default='auto'
             Bins of about equal depth, or of equal width. 'auto' is the latter for one
             class on a linear axis, where most scores are close to 0.
-        ci : float, default=0.95
-            Level of the intervals.
-        name : str, default=None
-            Name of the model in the legend.
-        ax : matplotlib Axes, default=None
-            Where to draw, with other curves if there are any; None makes a new figure.
-        **kwargs : dict
-            Keywords of `plot`.
+        ci, name, ax, **kwargs
 
         Returns
         -------
@@ -373,11 +339,7 @@ class ReliabilityDisplay:
             strategy = "uniform" if even else "quantile"
         points = bin_points(outcomes, n_bins, strategy, ci)
         display = cls(
-            prob_true=points.prob_true,
-            prob_pred=points.prob_pred,
-            low=points.low,
-            high=points.high,
-            counts=points.counts,
+            **points._asdict(),
             scores=outcomes.scores,
             target=target,
             error=_error(outcomes),
@@ -440,18 +402,14 @@ class ReliabilityDisplay:
             Where to draw, with other curves if there are any; None makes a new figure.
         name : str, default=None
             Name of the model in the legend; None takes that of the display.
-        ref_line : bool, default=True
-            Draw the diagonal, on which calibrated scores lie.
+        ref_line
         band : bool, default=True
             Draw the confidence band.
         margin : {'counts', 'density'} or None, default='counts'
             Strip below with the scores of all rows: bars, a smooth curve, or none.
         scale : {'linear', 'logit'}, default='linear'
             Scale of both axes; 'logit' shows scores near 0 and 1.
-        band_kw : dict, default=None
-            Keywords of ``Axes.fill_between`` for the band.
-        **line_kw : dict
-            Keywords of ``Axes.plot`` for the curve.
+        band_kw, **line_kw
 
         Returns
         -------
@@ -462,9 +420,7 @@ class ReliabilityDisplay:
         ref_line, band = check_flag("ref_line", ref_line), check_flag("band", band)
         if not isinstance(band_kw, dict | None):
             raise TypeError(f"band_kw={band_kw!r}: pass a dict of keywords, or None.")
-        if ax is None:
-            ax = pyplot().subplots(figsize=(4.8, 5.4), layout="constrained")[1]
-        self.ax_, self.figure_ = ax, ax.figure
+        ax = self._set_axes(ax, (4.8, 5.4))
         number = next_number(ax)
         self._set_scale(ax, scale, first=number == 0)
         self.ref_line_ = _diagonal(ax, scale) if ref_line and number == 0 else None
@@ -475,11 +431,8 @@ class ReliabilityDisplay:
         colour = self.line_.get_color()
         self.band_ = None
         if band:
-            shade = {"color": colour, "alpha": BAND_ALPHA, "linewidth": 0}
             ends = np.clip([self.low, self.high], low, high)
-            self.band_ = ax.fill_between(
-                self.prob_pred, *ends, **{**shade, **(band_kw or {})}
-            )
+            self.band_ = self._shade(ax, self.line_, self.prob_pred, ends, band_kw)
         self.margin_ = None
         if margin is not None:
             self.margin_ = draw_margin(ax, self.scores, margin, scale, (number, colour))
@@ -520,8 +473,7 @@ class ReliabilityDisplay:
         bottom = bottom_of(ax)
         ax.set_xlabel("")
         bottom.set_xlabel(below)
-        if ax.get_legend_handles_labels()[1]:
-            ax.legend(loc="upper left", fontsize=8, framealpha=0.9)
+        show_legend(ax, loc="upper left", fontsize=8, framealpha=0.9)
 
 
 def check_classifier(estimator: Any) -> None:

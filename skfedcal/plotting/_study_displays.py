@@ -13,16 +13,17 @@ from math import inf, isinf, isnan, nan
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from skfedcal._params import check_flag
 from skfedcal.clients.arrays import read_array
 from skfedcal.plotting._display import (
-    BAND_ALPHA,
     REFERENCE,
+    Array,
+    Display,
     bar_style,
+    documented,
     line_style,
-    pyplot,
     tidy,
 )
 
@@ -110,8 +111,6 @@ def measured(value: Any) -> float:
     return nan if isinf(found) or isnan(found) else found
 
 
-Array = NDArray[Any]
-
 # Settings that are varied by factors.
 _BY_FACTORS = ("eps", "beta", "alpha", "clip", "n_clients", "clients")
 _LINES_OF_REFERENCE = ("--", ":", "-.", (0, (1, 3)))
@@ -137,7 +136,8 @@ class SweepLine:
     spread: Array
 
 
-class SweepDisplay:
+@documented
+class SweepDisplay(Display):
     """A score against eps, rounds or another setting, with a line for each method.
 
     Made by `from_table` or `from_arrays`.
@@ -159,8 +159,7 @@ class SweepDisplay:
         One deviation around each line, where it is known.
     ref_lines_ : dict of str to matplotlib Line2D
         By name of the reference.
-    ax_, figure_ : matplotlib Axes and Figure
-        Where it is drawn.
+    ax_, figure_
 
     See Also
     --------
@@ -211,18 +210,13 @@ class SweepDisplay:
 
         Parameters
         ----------
-        table : ResultTable, Comparison, data frame, dict of columns or list of dicts
-            Rows with the columns named below; a column ``sd_`` and the name of the
-            score holds deviations. Rows with the same setting and method, such as
-            seeds, are averaged.
+        table
         x, y : str, default='eps', 'cwECE'
-            Columns of setting and score.
+            Columns of setting and score; a column ``sd_`` and the name of the score
+            holds deviations.
         by : str or None, default='method'
             Column that names the line; None makes one line.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Keywords of `plot`.
+        ax, **kwargs
 
         Returns
         -------
@@ -277,10 +271,7 @@ class SweepDisplay:
             Scores that do not depend on the setting.
         x_name, y_name : str, default='eps', 'cwECE'
             Names of setting and score.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Keywords of `plot`.
+        ax, **kwargs
 
         Returns
         -------
@@ -320,8 +311,7 @@ class SweepDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+        ax
         log_x : bool or None, default=None
             Logarithmic axis of the setting; None decides by its name.
         **line_kw : dict
@@ -335,10 +325,7 @@ class SweepDisplay:
         if not self.lines:
             raise ValueError(f"No row has both {self.x_name!r} and {self.y_name!r}.")
         outside = ax is None and len(self.lines) + len(self.references) > _MOST_INSIDE
-        if ax is None:
-            size = (6.0 + 1.4 * outside, 4.0)
-            ax = pyplot().subplots(figsize=size, layout="constrained")[1]
-        self.ax_, self.figure_ = ax, ax.figure
+        ax = self._set_axes(ax, (6.0 + 1.4 * outside, 4.0))
         finite = np.unique(np.concatenate([_finite(v.x) for v in self.lines.values()]))
         factors = self.x_name in _BY_FACTORS if log_x is None else log_x
         factors = bool(factors and (finite > 0).all() and len(finite))
@@ -353,7 +340,7 @@ class SweepDisplay:
             self.ref_lines_[name] = ax.axhline(
                 value, color=REFERENCE, linewidth=1.2, label=name, linestyle=kind
             )
-        self._set_axes(ax, finite, factors, end)
+        self._set_ticks(ax, finite, factors, end)
         place: dict[str, Any] = {}
         if outside:
             place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
@@ -375,12 +362,11 @@ class SweepDisplay:
         if np.isfinite(spread).any():
             half = np.nan_to_num(spread)
             colour = self.lines_[name].get_color()
-            self.bands_[name] = ax.fill_between(
-                x, y - half, y + half, color=colour, alpha=BAND_ALPHA, linewidth=0
-            )
+            ends = (y - half, y + half)
+            self.bands_[name] = self._shade(ax, self.lines_[name], x, ends)
             ax.errorbar(x[-1:], y[-1:], half[-1:], color=colour, alpha=0.5, capsize=3)
 
-    def _set_axes(self, ax: Any, finite: Array, factors: bool, end: float) -> None:
+    def _set_ticks(self, ax: Any, finite: Array, factors: bool, end: float) -> None:
         tidy(ax)
         if factors:
             ax.set_xscale("log")
@@ -440,7 +426,8 @@ def _right_end(finite: Array, factors: bool) -> float:
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
 
-class CostDisplay:
+@documented
+class CostDisplay(Display):
     """Bytes of one client over a whole fit, by method.
 
     Made by `from_estimators` or `from_table`.
@@ -454,8 +441,7 @@ class CostDisplay:
     ----------
     bars_ : dict of str to matplotlib BarContainer
         By name of the part.
-    ax_, figure_ : matplotlib Axes and Figure
-        Where it is drawn.
+    ax_, figure_
 
     See Also
     --------
@@ -486,10 +472,7 @@ class CostDisplay:
         ----------
         estimators : dict of str to estimator
             Fitted, with `history_`, by name.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Keywords of `plot`.
+        ax, **kwargs
 
         Returns
         -------
@@ -527,17 +510,13 @@ class CostDisplay:
 
         Parameters
         ----------
-        table : ResultTable, Comparison, data frame, dict of columns or list of dicts
-            Rows with the columns named below; those of one method are averaged. Rows
-            without a number are left out.
+        table
         columns : str or dict of str to str, default='bytes'
-            Column to draw, or columns by the name of the part that they are.
+            Column to draw, or columns by the name of the part that they are. Rows
+            without a number are left out.
         by : str, default='method'
             Column that names the method.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Keywords of `plot`.
+        ax, **kwargs
 
         Returns
         -------
@@ -575,8 +554,7 @@ class CostDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+        ax
         log : bool, default=True
             Logarithmic axis.
         sort : bool, default=True
@@ -593,10 +571,7 @@ class CostDisplay:
         if sort:
             names.sort(key=lambda name: sum(self.costs[name].values()))
         parts = list(dict.fromkeys(part for own in self.costs.values() for part in own))
-        if ax is None:
-            height = 1.0 + 0.32 * len(names) * len(parts)
-            ax = pyplot().subplots(figsize=(6.2, height), layout="constrained")[1]
-        self.ax_, self.figure_ = ax, ax.figure
+        ax = self._set_axes(ax, (6.2, 1.0 + 0.32 * len(names) * len(parts)))
         places, thick = np.arange(len(names)), 0.8 / len(parts)
         self.bars_: dict[str, Any] = {}
         for i, part in enumerate(parts):

@@ -1,4 +1,4 @@
-"""LedgerDisplay: how a privacy budget was spent."""
+"""Pictures of privacy: how a budget was spent, and what an audit measured."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skfedcal._params import as_number, check_flag
 from skfedcal.metrics.validation import check_choice
-from skfedcal.plotting._display import REFERENCE, line_style, pyplot, tidy
+from skfedcal.plotting._display import (
+    BAND_ALPHA,
+    COLOURS,
+    LINES,
+    REFERENCE,
+    Array,
+    Display,
+    documented,
+    line_style,
+    tidy,
+)
 from skfedcal.privacy import PrivacyLedger
+from skfedcal.privacy.audits.audit_result import AuditResult
 from skfedcal.privacy.ledger_file import Account, check_delta, read_event
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Array = NDArray[Any]
 
 # With more debits than this their names are not written beside them; with more letters
 # than this they are aslant, or each would run into the next.
@@ -51,7 +59,8 @@ class Spending:
     simulated: Array
 
 
-class LedgerDisplay:
+@documented
+class LedgerDisplay(Display):
     """Privacy spent over the debits of a ledger, against its budget.
 
     Made by `from_ledger`.
@@ -73,8 +82,7 @@ class LedgerDisplay:
         Open marks on debits for seeded noise, which guarantee nothing.
     budget_line_ : matplotlib Line2D or None
         The budget.
-    ax_, figure_ : matplotlib Axes and Figure
-        Where it is drawn.
+    ax_, figure_
 
     See Also
     --------
@@ -119,10 +127,7 @@ class LedgerDisplay:
             None takes that of the budget.
         population : str, default=None
             Draw one population; None draws all.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Keywords of `plot`.
+        ax, **kwargs
 
         Returns
         -------
@@ -166,8 +171,7 @@ class LedgerDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+        ax
         x : {'debit', 'time'}, default='debit'
             Number of the debit, or when it was made (UTC).
         names : bool, default=True
@@ -181,9 +185,7 @@ class LedgerDisplay:
         """
         check_choice("x", x, ("debit", "time"))
         names = check_flag("names", names)
-        if ax is None:
-            ax = pyplot().subplots(figsize=(6.4, 4.0), layout="constrained")[1]
-        self.ax_, self.figure_ = ax, ax.figure
+        ax = self._set_axes(ax, (6.4, 4.0))
         self.lines_: dict[str, Any] = {}
         self.simulated_: list[Any] = []
         for i, (name, own) in enumerate(self.spending.items()):
@@ -262,3 +264,94 @@ def _write_names(ax: Any, line: Any, own: Spending) -> None:
             label, (place, eps), (0, 7), textcoords="offset points", fontsize=8,
             **{**style, "rotation_mode": "anchor"},
         )  # fmt: skip
+
+
+# Points of the curve of a claim.
+_N_POINTS = 501
+
+
+@documented
+class AuditDisplay(Display):
+    """Trade-off curve of a claim and the errors of a distinguisher.
+
+    No test of a mechanism that is as claimed has errors below the curve. A cross is a
+    test of the audit; its true errors are in the region below the line of its colour,
+    but for a chance of `alpha` in all. A region that does not reach the curve refutes
+    the claim: the verdict of the distinguisher is what is seen.
+
+    Parameters
+    ----------
+    result : AuditResult
+        With errors, that is, of an audit with runs.
+
+    Attributes
+    ----------
+    ax_, figure_
+
+    Examples
+    --------
+    >>> from skfedcal.plotting import AuditDisplay
+    >>> from skfedcal.privacy import CentralDP, audit_one_run
+    >>> result = audit_one_run(CentralDP(1.0), random_state=0)
+    >>> AuditDisplay.from_result(result).ax_.get_xlabel()
+    'false alarms'
+    """
+
+    def __init__(self, result: AuditResult) -> None:
+        if not isinstance(result, AuditResult):
+            raise TypeError(
+                f"result is of type {type(result).__name__}; pass an AuditResult."
+            )
+        self.result = result
+
+    @classmethod
+    def from_result(cls, result: AuditResult, *, ax: Axes | None = None) -> Self:
+        """Draw the result of an audit.
+
+        Parameters
+        ----------
+        result : AuditResult
+            With errors, that is, of an audit with runs.
+        ax
+
+        Returns
+        -------
+        AuditDisplay
+        """
+        return cls(result).plot(ax=ax)
+
+    def plot(self, ax: Axes | None = None) -> Self:
+        """Draw the curve, and a region for each test.
+
+        Parameters
+        ----------
+        ax
+
+        Returns
+        -------
+        AuditDisplay
+        """
+        result = self.result
+        if not result.errors:
+            raise ValueError("The audit has no runs to draw; pass n_runs > 0 to it.")
+        ax = self._set_axes(ax)
+        rates = np.linspace(0, 1, _N_POINTS)
+        curve = result.claim.curve(rates)
+        ax.plot(rates, curve, color=COLOURS[0], label=f"claimed: {result.claim}")
+        ax.fill_between(rates, 0, curve, color=COLOURS[1], alpha=BAND_ALPHA, lw=0)
+        ax.plot([0, 1], [1, 0], color="0.6", ls=":", label="no information")
+        for i, errors in enumerate(result.errors):
+            level = result.alpha * result.level * errors.weight
+            region = errors.region(rates, level)
+            # From the second on: the first is that of the claim.
+            colour, line = COLOURS[(i + 1) % len(COLOURS)], LINES[i % len(LINES)]
+            inside = region >= 0
+            x, y = rates[inside], region[inside]
+            ax.plot([*x, x[-1]], [*y, 0.0], color=colour, ls=line)
+            label = f"threshold {errors.threshold}"
+            ax.plot(*errors.rates, "x", color=colour, label=label)
+        word = "passed" if result.passed else "FAILED"
+        ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="false alarms", ylabel="misses")
+        ax.set(title=f"audit {word}", aspect="equal")
+        ax.legend(fontsize=8)
+        return self
