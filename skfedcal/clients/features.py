@@ -19,7 +19,6 @@ from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.clients.forms import (
     as_vector,
     assume_labels_public,
-    group_rows,
     parse_clients,
 )
 
@@ -75,7 +74,7 @@ def read_features(
     labels = np.searchsorted(known, labels)
     names, order = raw.names, None
     if raw.row_ids is not None:
-        names, sizes, order = group_rows(raw.row_ids)
+        names, sizes, order = raw.row_ids.grouped()
     if order is not None:
         labels = labels[order]
     offsets = np.concatenate([[0], np.cumsum(sizes)])

@@ -26,6 +26,7 @@ from skfedcal.clients.arrays import (
     to_logits,
 )
 from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.clients.row_ids import RowIds
 from skfedcal.exceptions import LogitsWarning, PrivacyWarning
 
 __all__ = [
@@ -245,7 +246,7 @@ class RawClients:
     X: list
     y: list
     weights: list | None = None
-    row_ids: np.ndarray | None = None
+    row_ids: RowIds | None = None
     from_arrays: bool = False
 
 
@@ -327,11 +328,8 @@ def _from_two_lists(X, y, client_ids, sample_weight, what):
 
 def _from_arrays(X, y, client_ids, sample_weight):
     if client_ids is not None:
-        shape = read_array(client_ids, "client_ids").shape
-        if len(shape) > 1 and shape[1:] != (1,):
-            raise ValueError(f"client_ids has shape {shape}; pass one id per row.")
         with clear_errors("client_ids"):
-            client_ids = as_vector(client_ids)
+            client_ids = RowIds.read(client_ids)
             check_consistent_length(X, y, client_ids)
     weights = None if sample_weight is None else [sample_weight]
     return RawClients([0], [X], [y], weights, row_ids=client_ids, from_arrays=True)
@@ -419,7 +417,7 @@ def make_dataset(
         rows = to_logits(rows, len(classes), input_type=input_type, warn=not private)
     names, order = raw.names, None
     if raw.row_ids is not None:
-        names, sizes, order = group_rows(raw.row_ids)
+        names, sizes, order = raw.row_ids.grouped()
     if order is not None:
         labels = labels[order]
         weights = None if weights is None else weights[order]
@@ -428,38 +426,6 @@ def make_dataset(
         rows, labels, offsets, names, len(classes), weights=weights, order=order
     )
     return dataset, classes
-
-
-def group_rows(ids):
-    """Names, sizes and packed order of clients; order None if rows are packed."""
-    if ids.dtype.kind == "f" and np.isnan(ids).any():
-        raise ValueError("client_ids contains NaN; every row needs a client.")
-    if ids.dtype.kind == "O" and any(map(is_missing, ids)):
-        raise ValueError("client_ids contains None or NaN; every row needs a client.")
-    if ids.dtype.kind in "iu":
-        codes, order = ids, None
-        if (ids[1:] < ids[:-1]).any():
-            span = int(ids.max()) - int(ids.min())
-            # Sixteen bits are sorted by counting, several times as fast.
-            codes = (ids - ids.min()).astype(np.uint16) if span < 2**16 else ids
-            order = np.argsort(codes, kind="stable")
-        packed = ids if order is None else ids[order]
-        starts = np.flatnonzero(np.r_[True, packed[1:] != packed[:-1]])
-        sizes = np.diff(np.r_[starts, len(ids)])
-        return packed[starts].tolist(), sizes, order
-    names, codes, sizes = distinct(
-        ids, "client_ids", return_inverse=True, return_counts=True
-    )
-    sorted_already = (codes[1:] >= codes[:-1]).all()
-    order = None if sorted_already else np.argsort(codes, kind="stable")
-    return names.tolist(), sizes, order
-
-
-def is_missing(value):
-    """Whether an id is None, NaN or missing in the sense of pandas."""
-    # pandas.NA is neither equal nor unequal to anything.
-    other = value != value
-    return value is None or not isinstance(other, (bool, np.bool_)) or bool(other)
 
 
 def _pool(raw):

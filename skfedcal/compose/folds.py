@@ -4,11 +4,9 @@ from numbers import Integral
 
 import numpy as np
 from sklearn.model_selection import check_cv
-from sklearn.utils import column_or_1d
 from sklearn.utils.metadata_routing import get_routing_for_object
 
-from skfedcal.clients.arrays import distinct
-from skfedcal.clients.forms import is_missing
+from skfedcal.clients.row_ids import RowIds
 
 __all__ = [
     "encode_clients",
@@ -24,13 +22,10 @@ def encode_clients(client_ids, n_rows):
     """
     if client_ids is None:
         return None, np.zeros(n_rows, dtype=np.intp)
-    ids = column_or_1d(client_ids)
+    ids = RowIds.read(client_ids)
     if len(ids) != n_rows:
         raise ValueError(f"client_ids has {len(ids)} entries for {n_rows} rows.")
-    if ids.dtype.kind in "fO" and any(map(is_missing, ids)):
-        raise ValueError("client_ids contains None or NaN; every row needs a client.")
-    names, codes = distinct(ids, "client_ids", return_inverse=True)
-    return names.tolist(), codes
+    return ids.names, ids.codes
 
 
 def make_splits(cv, X, y, client_ids, clients, params):

@@ -142,7 +142,11 @@ ZEROS, TWO = np.zeros((4, 2)), np.array([0, 1, 0, 1])
             {"client_ids": [1, None, 2, 3]},
             "client_ids contains None or NaN",
         ),
-        ((ZEROS, TWO), {"client_ids": [1, np.nan, 2, 3]}, "client_ids contains NaN"),
+        (
+            (ZEROS, TWO),
+            {"client_ids": [1, np.nan, 2, 3]},
+            "client_ids contains None or NaN",
+        ),
         (
             ([(ZEROS, TWO)],),
             {"sample_weight": np.ones(4)},

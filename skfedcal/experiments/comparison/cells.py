@@ -24,7 +24,7 @@ from skfedcal import _numerics
 from skfedcal._sklearn_compat import copy_to_fit
 from skfedcal.clients import DirichletPartitioner, load_federation
 from skfedcal.clients.arrays import INPUT_TYPES, distinct, join, read_array, to_logits
-from skfedcal.clients.forms import is_missing, parse_clients
+from skfedcal.clients.forms import parse_clients
 from skfedcal.compose.folds import holdout_rows
 from skfedcal.exceptions import (
     CalibrationWarning,
@@ -171,7 +171,7 @@ def read_rows(
     pooled = isinstance(clients, tuple) and len(clients) == 2
     if pooled and _ndim(clients[1]) == 1 and not _is_pair(clients[0]):
         raw = parse_clients(clients[0], clients[1], client_ids)
-        owners = None if raw.row_ids is None else _codes(raw.row_ids)
+        owners = None if raw.row_ids is None else raw.row_ids.codes
     else:
         raw = parse_clients(clients, None, client_ids)
         owners = None
@@ -229,14 +229,6 @@ def _ndim(value: Any) -> int:
         return int(np.ndim(value))
     except (ValueError, TypeError, RuntimeError):
         return 2
-
-
-def _codes(ids: Any) -> Array:
-    array = read_array(ids, "client_ids")
-    if array.dtype.kind in "fO" and any(map(is_missing, array)):
-        raise ValueError("client_ids contains None or NaN; every row needs a client.")
-    codes: Array = distinct(array, "client_ids", return_inverse=True)[1]
-    return codes
 
 
 def _vector(values: Any, what: str) -> Array:
