@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard
 
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from skfedcal import _numerics
 from skfedcal._docs import documented
+from skfedcal._logit_predictions import LogitPredictions
 from skfedcal._sklearn_compat import (
     CallbackSupportMixin,
     KnownParams,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from skfedcal._typing import (
         ArrayLike,
         ClientRows,
-        FloatArray,
         InputType,
         PerRow,
         Rows,
@@ -157,7 +157,7 @@ class BaseCalibrator(
     CallbackSupportMixin,
     PrivacyMixin,
     KnownParams,
-    ClassifierMixin,
+    LogitPredictions,
     BaseEstimator,
     metaclass=ABCMeta,
 ):
@@ -268,71 +268,7 @@ class BaseCalibrator(
             callbacks.end()
             return self
 
-    def decision_function(self, X: Rows) -> FloatArray:
-        """Calibrated logits.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_columns)
-            Scores of the form given to `fit`.
-
-        Returns
-        -------
-        logits : ndarray of shape (n_samples,) or (n_samples, n_classes)
-            One column of log-odds when there are two classes.
-        """
-        logits = self._calibrated_logits(X)
-        return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
-
-    def predict_proba(self, X: Rows) -> FloatArray:
-        """Calibrated probabilities.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_columns)
-            Scores of the form given to `fit`.
-
-        Returns
-        -------
-        proba : ndarray of shape (n_samples, n_classes)
-            One column per entry of `classes_`, in the dtype of X.
-        """
-        logits = self._calibrated_logits(X)
-        return _numerics.softmax(logits, out=logits)
-
-    def predict_log_proba(self, X: Rows) -> FloatArray:
-        """Logarithm of the calibrated probabilities.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_columns)
-            Scores of the form given to `fit`.
-
-        Returns
-        -------
-        log_proba : ndarray of shape (n_samples, n_classes)
-            One column per entry of `classes_`.
-        """
-        return _numerics.log_softmax(self._calibrated_logits(X))
-
-    def predict(self, X: Rows) -> Array:
-        """Most probable class of each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_columns)
-            Scores of the form given to `fit`.
-
-        Returns
-        -------
-        labels : ndarray of shape (n_samples,)
-            Entries of `classes_`.
-        """
-        # Before `classes_` is read: an unfitted estimator must say so.
-        logits = self._calibrated_logits(X)
-        return self.classes_[logits.argmax(axis=1)]
-
-    def _calibrated_logits(self, X: Rows) -> Array:
+    def _prediction_logits(self, X: Rows) -> Array:
         check_is_fitted(self)
         scores = check_scores(self, X, reset=False)
         logits = to_logits(

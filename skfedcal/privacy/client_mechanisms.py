@@ -22,13 +22,13 @@ from skfedcal.contract import BlockSpec, NoiseLaw, Sums
 from skfedcal.exceptions import NotEnoughClientsError
 from skfedcal.privacy.codec import BlockCode, Codec, Integers
 from skfedcal.privacy.entropy import Entropy
-from skfedcal.privacy.events import NoisePlan, PrivacyReport, PureEvent
+from skfedcal.privacy.events import NoisePlan
 from skfedcal.privacy.mechanisms import (
     LatticeGaussian,
     LatticeLaplace,
     NoisySum,
+    PureSum,
     Spec,
-    refuse_plan,
 )
 from skfedcal.privacy.randomizers import Kind, Oracle, choose_oracle
 
@@ -162,15 +162,57 @@ def survivors_assumed(n_min: int, n_shares: int) -> tuple[str, ...]:
     )
 
 
-class _Survivors:
-    """Refuse sums of fewer shares than the guarantee needs."""
+class _Survivors(NoisySum):
+    """Noise that is the sum of shares; sums of too few of them are refused.
 
-    n_min: int
-    n_shares: int
-    max_colluders: int
-    mode: Mode
+    Parameters
+    ----------
+    paid : NoisePlan or PureBudget
+        What the mechanism pays.
+    n_min : int
+        Clients that are guaranteed to be in every sum.
+    n_shares : int
+        Number of these clients whose shares are counted as noise.
+    mode : {'fast', 'faithful'}
+        Whether the sum of the shares, or each client's share, is drawn.
+    adjacency : str
+        Which data sets are neighbours; 'replace' doubles the noise.
+    **account : dict
+        See `LatticeGaussian` and `LatticeLaplace`.
+    """
 
-    def check_plan(self, n_per_round: int | None) -> None:
+    def __init__(
+        self,
+        paid: NoisePlan | PureBudget,
+        *,
+        n_min: int,
+        n_shares: int,
+        mode: Mode,
+        adjacency: str,
+        **account: Any,
+    ) -> None:
+        super().__init__(paid, **account)  # type: ignore[call-arg,arg-type]
+        self.n_min, self.n_shares, self.mode = n_min, n_shares, mode
+        self.max_colluders = n_min - n_shares
+        self._adjacency = adjacency
+        self._reach = 2 if adjacency == "replace" else 1
+        self._trust = (
+            "distributed: clients add the noise, the server sees noisy sums only"
+        )
+        if mode == "fast":
+            self._trust += " (simulated: added once to the exact sum by the server)"
+
+    def describe(self) -> str:
+        paid = super().describe()  # type: ignore[safe-super]
+        return f"{paid}, {self.n_min}, {self.n_shares}, {self.mode}, {self._adjacency}"
+
+    def _check_schedule(
+        self,
+        n_participations: int | None,
+        sampling_rate: float | None,
+        n_per_round: int | None,
+    ) -> None:
+        super()._check_schedule(n_participations, sampling_rate, n_per_round)
         if n_per_round is not None and n_per_round < self.n_min:
             raise ValueError(
                 f"The noise is the sum of the shares of {self.n_min} clients, but a "
@@ -190,65 +232,14 @@ class _Survivors:
                 "DistributedDP(n_min=...) to allow for dropout."
             )
 
-    @property
-    def trust(self) -> str:
-        text = "distributed: clients add the noise, the server sees noisy sums only"
-        if self.mode == "fast":
-            text += " (simulated: added once to the exact sum by the server)"
-        return text
-
 
 class DistributedGaussian(_Survivors, LatticeGaussian):
-    """Discrete Gaussian noise shares, one per client; `n_shares` of them suffice.
-
-    Parameters
-    ----------
-    plan : NoisePlan
-        Noise multiplier and the rounds it pays for.
-    n_min : int
-        Clients that are guaranteed to be in every sum.
-    n_shares : int
-        Number of these clients whose shares are counted as noise.
-    mode : {'fast', 'faithful'}
-        Whether the sum of the shares, or each client's share, is drawn.
-    adjacency : str
-        Which data sets are neighbours; 'replace' doubles the noise.
-    **account : dict
-        See `LatticeGaussian`.
-    """
-
-    def __init__(
-        self,
-        plan: NoisePlan,
-        *,
-        n_min: int,
-        n_shares: int,
-        mode: Mode,
-        adjacency: str,
-        **account: Any,
-    ) -> None:
-        super().__init__(plan, **account)
-        self.n_min, self.n_shares, self.mode = n_min, n_shares, mode
-        self.max_colluders = n_min - n_shares
-        self._adjacency = adjacency
-        self._reach = 2.0 if adjacency == "replace" else 1.0
-        self._trust = self.trust
-
-    def open(
-        self, run_id: str, rounds_done: int = 0, *, n_per_round: int | None = None,
-        **schedule: Any,
-    ) -> None:  # fmt: skip
-        self.check_plan(n_per_round)
-        super().open(run_id, rounds_done, n_per_round=n_per_round, **schedule)
+    """Discrete Gaussian noise shares, one per client; `n_shares` of them suffice."""
 
     def randomizer(self, codec: Codec, round_index: int) -> Randomizer | None:
         from skfedcal.privacy.randomizers import GaussianShares
 
         return GaussianShares() if self.mode == "faithful" else None
-
-    def describe(self) -> str:
-        least = f"{self.n_min}, {self.n_shares}"
-        return f"{super().describe()}, {least}, {self.mode}, {self._adjacency}"
 
     @property
     def _lattice_sigma(self) -> float:
@@ -274,47 +265,15 @@ class DistributedLaplace(_Survivors, LatticeLaplace):
 
     Parameters
     ----------
-    budget : PureBudget
-        Eps and how it is divided.
-    n_min : int
-        Clients that are guaranteed to be in every sum.
-    n_shares : int
-        Number of these clients whose shares are counted as noise.
     n_clients : int
         Clients in all.
-    mode : {'fast', 'faithful'}
-        Whether the sum of the shares, or each client's share, is drawn.
-    adjacency : str
-        Which data sets are neighbours; 'replace' doubles the noise.
-    **account : dict
-        See `LatticeLaplace`.
+    budget, **account
+        See `LatticeLaplace` and `_Survivors`.
     """
 
-    def __init__(
-        self,
-        budget: PureBudget,
-        *,
-        n_min: int,
-        n_shares: int,
-        n_clients: int,
-        mode: Mode,
-        adjacency: str,
-        **account: Any,
-    ) -> None:
+    def __init__(self, budget: PureBudget, *, n_clients: int, **account: Any) -> None:
         super().__init__(budget, model="DistributedDP", **account)
-        self.n_min, self.n_shares, self.mode = n_min, n_shares, mode
-        self.max_colluders = n_min - n_shares
-        self._adjacency = adjacency
-        self._reach = 2 if adjacency == "replace" else 1
-        self._trust = self.trust
-        self._shared = mode == "faithful" or n_clients > n_shares
-
-    def open(
-        self, run_id: str, rounds_done: int = 0, *, n_per_round: int | None = None,
-        **schedule: Any,
-    ) -> None:  # fmt: skip
-        self.check_plan(n_per_round)
-        super().open(run_id, rounds_done, n_per_round=n_per_round, **schedule)
+        self._shared = self.mode == "faithful" or n_clients > self.n_shares
 
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         from skfedcal.privacy.polya import check_scale
@@ -331,10 +290,6 @@ class DistributedLaplace(_Survivors, LatticeLaplace):
         if self.mode == "fast":
             return None
         return PolyaShares(self._scales(codec, round_index), self.n_shares)
-
-    def describe(self) -> str:
-        least = f"{self.n_min}, {self.n_shares}"
-        return f"{super().describe()}, {least}, {self.mode}, {self._adjacency}"
 
     def _n_laws(self, n_clients: int | None) -> float:
         return (n_clients or self.n_min) / self.n_shares
@@ -430,37 +385,37 @@ def square_parts(n: int) -> list[int]:
     return parts + [1] * n
 
 
-class LocalSum(NoisySum):
+class LocalSum(PureSum):
     """Unbiased estimates of counts from randomised reports.
 
     Parameters
     ----------
-    budget : PureBudget
-        Eps and how it is divided over rounds and blocks.
     oracle : {'auto', 'grr', 'subset', 'oue', 'olh', 'rr'}
         How clients report; 'auto' takes the one of least variance.
     mode : {'fast', 'faithful'}
         Whether the sum of the reports, or each client's report, is drawn.
-    assumptions : tuple of str, default=()
-        Assumptions of the guarantee, for the report.
-    **account : dict
-        See `NoisySum`.
+    budget, **account
+        See `PureSum`.
     """
+
+    _adjacency = "any two values"
+    _trust = "local: every client randomises its own report and trusts no other party"
 
     def __init__(
         self,
         budget: PureBudget,
         *,
         oracle: Literal["auto"] | Kind,
-        mode: Literal["fast", "faithful"],
-        assumptions: tuple[str, ...] = (),
+        mode: Mode,
         **account: Any,
     ) -> None:
-        super().__init__(**account)
-        self.budget, self.mode = budget, mode
+        super().__init__(budget, **account)
+        self.mode = mode
         self._oracle = oracle
-        self._assumptions = assumptions
-        self._multiplier = 0.0
+        if mode == "fast":
+            self._trust += (
+                " (simulated: the sum of the reports was drawn, not each report)"
+            )
 
     @property
     def secure(self) -> bool:
@@ -471,20 +426,6 @@ class LocalSum(NoisySum):
     def site_entropy(self) -> Entropy | None:
         """Clients draw nothing in a fast simulation."""
         return None if self.mode == "fast" else super().site_entropy
-
-    def open(
-        self,
-        run_id: str,
-        rounds_done: int = 0,
-        *,
-        n_participations: int | None = None,
-        sampling_rate: float | None = None,
-        n_per_round: int | None = None,
-    ) -> None:
-        budget = self.budget
-        refuse_plan(budget.n_rounds, n_participations)
-        details = {"eps": budget.eps, "n_rounds": budget.n_rounds}
-        self._pay(PureEvent(budget.eps), run_id, rounds_done, details)
 
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         for name, block in spec.items():
@@ -552,28 +493,6 @@ class LocalSum(NoisySum):
             noise[name] = sqrt(variance)
             laws[name] = NoiseLaw(oracle.kind, variance, p, q, n_clients, oracle.domain)
         return Sums(values, noise, laws)
-
-    def report(self) -> PrivacyReport:
-        trust = (
-            "local: every client randomises its own report and trusts no other party"
-        )
-        if self.mode == "fast":
-            trust += " (simulated: the sum of the reports was drawn, not each report)"
-        return PrivacyReport(
-            eps=self.budget.eps,
-            noise_multiplier=self._multiplier,
-            clip=dict(self._clips),
-            unit=self.unit,
-            adjacency="any two values",
-            trust=trust,
-            secure=self.secure,
-            seeded=self.seeded,
-            accountant="pure eps",
-            n_rounds=self.budget.n_rounds,
-            n_clients=self._n_units,
-            assumptions=self._assumptions,
-            ledger_ids=self._ledger_ids,
-        )
 
     def describe(self) -> str:
         return f"LocalSum({self.budget}, {self._oracle}, {self.mode})"

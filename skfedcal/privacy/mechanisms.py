@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, fsum, log2, nextafter, sinh, sqrt
@@ -77,6 +78,10 @@ class NoisySum:
     # Clients in a sum that may be opened, and those of them whose noise does not count:
     # no noise is made of shares.
     n_min = max_colluders = 0
+    _trust = "central: the server sees exact sums and adds the noise"
+    _adjacency = "zero-out"
+    # Bounds of a unit that a neighbouring data set may differ by.
+    _reach = 1
 
     @property
     def secure(self) -> bool:
@@ -97,16 +102,26 @@ class NoisySum:
         """Return the randomizer that clients apply to their answers, or None."""
         return None
 
-    def _note_bounds(self, spec: Spec) -> None:
-        """Keep the bounds of the first round for the report."""
-        self._clips = {**{n: b.sensitivity for n, b in spec.items()}, **self._clips}
+    def open(
+        self,
+        run_id: str,
+        rounds_done: int = 0,
+        *,
+        n_participations: int | None = None,
+        sampling_rate: float | None = None,
+        n_per_round: int | None = None,
+    ) -> None:
+        """Pay for all rounds, if no client takes part more often than was planned."""
+        self._check_schedule(n_participations, sampling_rate, n_per_round)
+        event, details = self._payment()
+        self._pay(event, run_id, rounds_done, details)
 
     def _pay(
         self,
         event: PrivacyEvent,
         run_id: str,
         rounds_done: int,
-        details: Mapping[str, Any],
+        details: dict[str, Any],
     ) -> None:
         self._releases_left -= rounds_done
         self._next_round = rounds_done
@@ -119,6 +134,44 @@ class NoisySum:
             run_id=run_id,
             details={"unit": self.unit, "n_units": self._n_units, **details},
         )
+
+    def report(self) -> PrivacyReport:
+        """Return the guarantee."""
+        return PrivacyReport(
+            clip=dict(self._clips),
+            unit=self.unit,
+            adjacency=self._adjacency,
+            trust=self._trust,
+            secure=self.secure,
+            seeded=self.seeded,
+            n_clients=self._n_units,
+            ledger_ids=() if self._receipt is None else (self._receipt,),
+            **self._guarantee(),
+        )
+
+    def _check_schedule(
+        self,
+        n_participations: int | None,
+        sampling_rate: float | None,
+        n_per_round: int | None,
+    ) -> None:
+        """Refuse a run that the noise was not planned for."""
+
+    @abstractmethod
+    def _payment(self) -> tuple[PrivacyEvent, dict[str, Any]]:
+        """Event of the whole run, and details for the ledger."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return all settings as text, which identifies the run."""
+
+    @abstractmethod
+    def _guarantee(self) -> dict[str, Any]:
+        """Fields of the report that depend on the noise."""
+
+    def _note_bounds(self, spec: Spec) -> None:
+        """Keep the bounds of the first round for the report."""
+        self._clips = {**{n: b.sensitivity for n, b in spec.items()}, **self._clips}
 
     def _check_paid(self, round_index: int) -> None:
         if self._receipt is None:
@@ -140,23 +193,32 @@ class NoisySum:
         self._releases_left -= 1
         self._next_round = round_index + 1
 
-    @property
-    def _ledger_ids(self) -> tuple[str, ...]:
-        return () if self._receipt is None else (self._receipt,)
+    def _noisy(
+        self,
+        total: Mapping[str, Integers],
+        codec: Codec,
+        round_index: int,
+        draw: Callable[[str, int, Entropy], Integers],
+        deviation: Callable[[str], float],
+    ) -> Sums:
+        """Add `draw(name, size, source)` to each block; `deviation` is in steps."""
+        self._use_round(codec, round_index)
+        values, noise, laws = {}, {}, {}
+        for i, (name, code) in enumerate(sorted(codec.blocks.items())):
+            assert code.step is not None
+            source = self._entropy.child(round_index, i)
+            values[name] = code.decode(total[name] + draw(name, code.spec.size, source))
+            noise[name] = code.step * deviation(name)
+            laws[name] = NoiseLaw("additive", noise[name] ** 2)
+        return Sums(values, noise, laws)
+
+    def _check_clients(self, n_clients: int | None, round_index: int) -> None:
+        """Refuse a sum with too little noise."""
 
 
 # Clients of a simulation read other streams than the server, whose streams are named
 # by a round and a block.
 _SITES = 1 << 32
-
-
-def refuse_plan(planned: int, n_participations: int | None) -> None:
-    """Refuse a run in which a client takes part more often than was paid for."""
-    if (n_participations or 0) > planned:
-        raise RuntimeError(
-            f"The noise was planned for {planned} rounds; the run has up to "
-            f"{n_participations} per client."
-        )
 
 
 class SumMechanism(Protocol):
@@ -310,11 +372,6 @@ class LatticeGaussian(NoisySum):
         See `NoisySum`.
     """
 
-    _trust = "central: the server sees exact sums and adds the noise"
-    _adjacency = "zero-out"
-    # Bounds of a unit that a neighbouring data set may differ by.
-    _reach = 1.0
-
     def __init__(
         self,
         plan: NoisePlan,
@@ -329,14 +386,11 @@ class LatticeGaussian(NoisySum):
         self._shares = _checked_shares(shares, plan, n_releases)
         self._split = split
 
-    def open(
+    def _check_schedule(
         self,
-        run_id: str,
-        rounds_done: int = 0,
-        *,
-        n_participations: int | None = None,
-        sampling_rate: float | None = None,
-        n_per_round: int | None = None,
+        n_participations: int | None,
+        sampling_rate: float | None,
+        n_per_round: int | None,
     ) -> None:
         planned = self.plan
         if (n_participations or 0) > planned.n_rounds or (
@@ -349,9 +403,11 @@ class LatticeGaussian(NoisySum):
                 f"{planned.sampling_rate:g}; the run has up to {n_participations} at "
                 f"{sampling_rate}."
             )
-        details = {"eps": planned.eps, "delta": planned.delta}
-        details["n_rounds"] = planned.n_rounds
-        self._pay(planned.to_event(), run_id, rounds_done, details)
+
+    def _payment(self) -> tuple[PrivacyEvent, dict[str, Any]]:
+        plan = self.plan
+        details = {"eps": plan.eps, "delta": plan.delta, "n_rounds": plan.n_rounds}
+        return plan.to_event(), details
 
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         for name, block in spec.items():
@@ -381,35 +437,24 @@ class LatticeGaussian(NoisySum):
         self._check_paid(round_index)
         self._check_bounds(codec, round_index)
         self._check_clients(n_clients, round_index)
-        self._use_round(codec, round_index)
-        values, noise, laws = {}, {}, {}
-        for i, (name, code) in enumerate(sorted(codec.blocks.items())):
-            assert code.step is not None
-            source = self._entropy.child(round_index, i)
-            drawn = self._draw(code.spec.size, source, n_clients)
-            values[name] = code.decode(total[name] + drawn)
-            noise[name] = code.step * self._drawn_sigma(n_clients)
-            laws[name] = NoiseLaw("additive", noise[name] ** 2)
-        return Sums(values, noise, laws)
-
-    def report(self) -> PrivacyReport:
-        return PrivacyReport(
-            eps=self.plan.eps,
-            delta=self.plan.delta,
-            mu=self.plan.mu,
-            noise_multiplier=self._reach * self.plan.noise_multiplier,
-            clip=dict(self._clips),
-            unit=self.unit,
-            adjacency=self._adjacency,
-            trust=self._trust,
-            secure=self.secure,
-            seeded=self.seeded,
-            accountant=self.plan.accountant,
-            n_rounds=self.plan.n_rounds,
-            n_clients=self._n_units,
-            assumptions=self.plan.assumptions,
-            ledger_ids=self._ledger_ids,
+        return self._noisy(
+            total,
+            codec,
+            round_index,
+            lambda name, size, source: self._draw(size, source, n_clients),
+            lambda name: self._drawn_sigma(n_clients),
         )
+
+    def _guarantee(self) -> dict[str, Any]:
+        return {
+            "eps": self.plan.eps,
+            "delta": self.plan.delta,
+            "mu": self.plan.mu,
+            "noise_multiplier": self._reach * self.plan.noise_multiplier,
+            "accountant": self.plan.accountant,
+            "n_rounds": self.plan.n_rounds,
+            "assumptions": self.plan.assumptions,
+        }
 
     def describe(self) -> str:
         parts = (self.plan, self.unit, self._split, self._shares)
@@ -430,9 +475,6 @@ class LatticeGaussian(NoisySum):
         from skfedcal.privacy.samplers import discrete_gaussian
 
         return discrete_gaussian(size, source)
-
-    def _check_clients(self, n_clients: int | None, round_index: int) -> None:
-        """Refuse a sum with too little noise."""
 
     def _multiplier(self, round_index: int) -> float:
         """Noise over sensitivity of one round."""
@@ -568,8 +610,8 @@ class PureBudget:
         return {name: whole * weight for name, weight in weights.items()}
 
 
-class LatticeLaplace(NoisySum):
-    """Discrete Laplace noise on the integer sum, once per round.
+class PureSum(NoisySum):
+    """Base of mechanisms with a pure eps; a subclass sets `_multiplier`.
 
     Parameters
     ----------
@@ -577,16 +619,57 @@ class LatticeLaplace(NoisySum):
         Eps and its division over rounds and blocks.
     assumptions : tuple of str, default=()
         Assumptions of the guarantee, for the report.
-    model : str, default='CentralDP'
-        For messages.
     **account : dict
         See `NoisySum`.
     """
 
-    _trust = "central: the server sees exact sums and adds the noise"
-    _adjacency = "zero-out"
-    # Bounds of a unit that a neighbouring data set may differ by.
-    _reach = 1
+    def __init__(
+        self, budget: PureBudget, *, assumptions: tuple[str, ...] = (), **account: Any
+    ) -> None:
+        super().__init__(**account)
+        self.budget = budget
+        self._assumptions = assumptions
+        self._multiplier = 0.0
+
+    def _check_schedule(
+        self,
+        n_participations: int | None,
+        sampling_rate: float | None,
+        n_per_round: int | None,
+    ) -> None:
+        if (n_participations or 0) > self.budget.n_rounds:
+            raise RuntimeError(
+                f"The noise was planned for {self.budget.n_rounds} rounds; the run has "
+                f"up to {n_participations} per client."
+            )
+
+    def _payment(self) -> tuple[PrivacyEvent, dict[str, Any]]:
+        budget = self.budget
+        event = PureEvent(budget.eps, delta_slack=budget.delta_slack)
+        return event, {"eps": budget.eps, "n_rounds": budget.n_rounds}
+
+    def _guarantee(self) -> dict[str, Any]:
+        return {
+            "eps": self.budget.eps,
+            "delta": self.budget.delta_slack,
+            "noise_multiplier": self._multiplier,
+            "accountant": "pure eps",
+            "n_rounds": self.budget.n_rounds,
+            "assumptions": self._assumptions,
+        }
+
+
+class LatticeLaplace(PureSum):
+    """Discrete Laplace noise on the integer sum, once per round.
+
+    Parameters
+    ----------
+    model : str, default='CentralDP'
+        For messages.
+    budget, assumptions, **account
+        See `PureSum`.
+    """
+
     _real_scale = _REAL_SCALE
 
     def __init__(
@@ -597,26 +680,9 @@ class LatticeLaplace(NoisySum):
         model: str = "CentralDP",
         **account: Any,
     ) -> None:
-        super().__init__(**account)
-        self.budget = budget
-        self._assumptions = (*assumptions, *charged_note(budget.eps))
+        known = (*assumptions, *charged_note(budget.eps))
+        super().__init__(budget, assumptions=known, **account)
         self._model = model
-        self._multiplier = 0.0
-
-    def open(
-        self,
-        run_id: str,
-        rounds_done: int = 0,
-        *,
-        n_participations: int | None = None,
-        sampling_rate: float | None = None,
-        n_per_round: int | None = None,
-    ) -> None:
-        budget = self.budget
-        refuse_plan(budget.n_rounds, n_participations)
-        event = PureEvent(budget.eps, delta_slack=budget.delta_slack)
-        details = {"eps": budget.eps, "n_rounds": budget.n_rounds}
-        self._pay(event, run_id, rounds_done, details)
 
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         blocks = {name: self._fitting(name, block) for name, block in spec.items()}
@@ -653,35 +719,15 @@ class LatticeLaplace(NoisySum):
         self._check_paid(round_index)
         self._check_clients(n_clients, round_index)
         scales = self._scales(codec, round_index)
-        self._use_round(codec, round_index)
-        values, noise, laws = {}, {}, {}
-        for i, (name, code) in enumerate(sorted(codec.blocks.items())):
-            assert code.step is not None
-            source = self._entropy.child(round_index, i)
-            drawn = self._draw(code.spec.size, scales[name], source, n_clients)
-            values[name] = code.decode(total[name] + drawn)
-            parts = self._n_laws(n_clients)
-            noise[name] = code.step * sqrt(parts * laplace_variance(scales[name]))
-            laws[name] = NoiseLaw("additive", noise[name] ** 2)
-        return Sums(values, noise, laws)
-
-    def report(self) -> PrivacyReport:
-        budget = self.budget
-        return PrivacyReport(
-            eps=budget.eps,
-            delta=budget.delta_slack,
-            noise_multiplier=self._multiplier,
-            clip=dict(self._clips),
-            unit=self.unit,
-            adjacency=self._adjacency,
-            trust=self._trust,
-            secure=self.secure,
-            seeded=self.seeded,
-            accountant="pure eps",
-            n_rounds=budget.n_rounds,
-            n_clients=self._n_units,
-            assumptions=self._assumptions,
-            ledger_ids=self._ledger_ids,
+        parts = self._n_laws(n_clients)
+        return self._noisy(
+            total,
+            codec,
+            round_index,
+            lambda name, size, source: self._draw(
+                size, scales[name], source, n_clients
+            ),
+            lambda name: sqrt(parts * laplace_variance(scales[name])),
         )
 
     def describe(self) -> str:
@@ -736,9 +782,6 @@ class LatticeLaplace(NoisySum):
         from skfedcal.privacy.samplers import discrete_laplace
 
         return discrete_laplace(size, scale, source)
-
-    def _check_clients(self, n_clients: int | None, round_index: int) -> None:
-        """Refuse a sum with too little noise."""
 
 
 def laplace_variance(scale: float) -> float:

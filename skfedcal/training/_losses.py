@@ -71,8 +71,16 @@ def log_likelihood(logits: Tensor, y: Tensor) -> Tensor:
     return logits.log_softmax(-1).gather(-1, y[:, None]).squeeze(-1)
 
 
+class _Term(FrozenParams):
+    """A loss or a penalty that reads nothing of the context but `counts`."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset()
+
+
 @dataclass(frozen=True)
-class CrossEntropy(FrozenParams):
+class CrossEntropy(_Term):
     """Mean negative log-likelihood.
 
     Examples
@@ -82,16 +90,12 @@ class CrossEntropy(FrozenParams):
     CrossEntropy()
     """
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset()
-
     def __call__(self, logits: Tensor, y: Tensor, mask: Tensor, ctx: Context) -> Tensor:
         return -masked_mean(log_likelihood(logits, y), mask)
 
 
 @dataclass(frozen=True)
-class Focal(FrozenParams):
+class Focal(_Term):
     r"""Focal loss: the mean of :math:`-(1 - p_y)^\gamma \log p_y`.
 
     Parameters
@@ -116,10 +120,6 @@ class Focal(FrozenParams):
         check_numbers(self, from_zero=["gamma"])
         check_flag("sample_dependent", self.sample_dependent)
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset()
-
     def __call__(self, logits: Tensor, y: Tensor, mask: Tensor, ctx: Context) -> Tensor:
         log_p = log_likelihood(logits, y)
         # A sure row has 1 - p = 0, where powers below 1 have no slope.
@@ -131,7 +131,7 @@ class Focal(FrozenParams):
 
 
 @dataclass(frozen=True)
-class FedLC(FrozenParams):
+class FedLC(_Term):
     r"""Cross-entropy of :math:`z_c - \tau n_c^{-1/4}`, with the client's class counts.
 
     Classes that the client does not hold are left out of its softmax. The paper (Zhang
@@ -155,10 +155,6 @@ class FedLC(FrozenParams):
     def __post_init__(self) -> None:
         check_numbers(self, from_zero=["tau"])
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset()
-
     def __call__(self, logits: Tensor, y: Tensor, mask: Tensor, ctx: Context) -> Tensor:
         shifted = logits - self.tau * ctx.counts.clamp(min=1.0) ** -0.25
         held = shifted.where(ctx.counts > 0, logits.new_tensor(_NEVER))
@@ -166,7 +162,7 @@ class FedLC(FrozenParams):
 
 
 @dataclass(frozen=True)
-class Margin(FrozenParams):
+class Margin(_Term):
     r"""Cross-entropy with :math:`z_y - H N_y^{-1/4}` for the own class (LDAM, FL-FCR).
 
     Only the own class of a row is lowered: Eq. 13 of FL-FCR with the label, not the
@@ -220,7 +216,7 @@ class Margin(FrozenParams):
 
 
 @dataclass(frozen=True)
-class LogitAdjusted(FrozenParams):
+class LogitAdjusted(_Term):
     r"""Cross-entropy of :math:`z_c + \tau \log n_c`, with the client's class counts.
 
     The logits learn to separate the classes, not their frequencies at a client
@@ -246,10 +242,6 @@ class LogitAdjusted(FrozenParams):
     def __post_init__(self) -> None:
         check_numbers(self, above=["floor"], from_zero=["tau"])
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset()
-
     def __call__(self, logits: Tensor, y: Tensor, mask: Tensor, ctx: Context) -> Tensor:
         shifted = logits + self.tau * ctx.counts.clamp(min=self.floor).log()
         return -masked_mean(log_likelihood(shifted, y), mask)
@@ -260,7 +252,7 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class MMCE(FrozenParams):
+class MMCE(_Term):
     r"""Weighted maximum mean calibration error of confidences.
 
     With confidence :math:`r`, :math:`n_1` right and :math:`n_0` wrong rows and
@@ -297,10 +289,6 @@ class MMCE(FrozenParams):
             )
         check_numbers(self, above=["width"], from_zero=["weight"])
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset()
-
     def __call__(
         self,
         logits: Tensor,
@@ -323,7 +311,7 @@ class MMCE(FrozenParams):
 
 
 @dataclass(frozen=True)
-class MMD(FrozenParams):
+class MMD(_Term):
     r"""Kernel distance between predicted and observed classes, given the prediction.
 
     The unbiased estimate :math:`\frac{1 - e^{-2/b_y}}{n (n-1)} \sum_{i \ne j}
@@ -356,10 +344,6 @@ class MMD(FrozenParams):
         positive = ["bandwidth", "label_bandwidth"]
         check_numbers(self, above=positive, from_zero=["weight"])
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset()
-
     def __call__(
         self,
         logits: Tensor,
@@ -383,7 +367,7 @@ class MMD(FrozenParams):
 
 
 @dataclass(frozen=True)
-class DCA(FrozenParams):
+class DCA(_Term):
     """Gap between mean confidence and accuracy (Liang et al., 2020).
 
     Parameters
@@ -403,10 +387,6 @@ class DCA(FrozenParams):
     def __post_init__(self) -> None:
         check_numbers(self, from_zero=["weight"])
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset()
-
     def __call__(
         self,
         logits: Tensor,
@@ -421,7 +401,7 @@ class DCA(FrozenParams):
 
 
 @dataclass(frozen=True)
-class MDCA(FrozenParams):
+class MDCA(_Term):
     """Mean gap, over classes, of mean probability and frequency in the batch.
 
     Hebbalaguppe et al. (2022).
@@ -443,10 +423,6 @@ class MDCA(FrozenParams):
     def __post_init__(self) -> None:
         check_numbers(self, from_zero=["weight"])
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset()
-
     def __call__(
         self,
         logits: Tensor,
@@ -461,7 +437,7 @@ class MDCA(FrozenParams):
 
 
 @dataclass(frozen=True)
-class NonUniform(FrozenParams):
+class NonUniform(_Term):
     r"""NUCFL: a calibration penalty weighted by the similarity to the server's update.
 
     The factor is the cosine between the client's change so far in this round and the
@@ -542,7 +518,7 @@ def cosine(one: Tensor, other: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Proximal(FrozenParams):
+class Proximal(_Term):
     r"""FedProx: :math:`\frac\mu2 \|w - w^t\|^2` with the parameters of the round.
 
     Parameters
@@ -587,7 +563,7 @@ class Proximal(FrozenParams):
 
 
 @dataclass(frozen=True)
-class Contrastive(FrozenParams):
+class Contrastive(_Term):
     r"""MOON: features near the server's, away from the client's of its last round.
 
     The mean of :math:`-\log \frac{e^{s/\tau}}{e^{s/\tau} + e^{s'/\tau}}` with the

@@ -196,24 +196,12 @@ class HistogramCalibrator(BaseCalibrator):
             ``normalize='none'``.
         """
         if self.normalize == "none":
-            return np.exp(self._calibrated_logits(X))
+            return np.exp(self._prediction_logits(X))
         return super().predict_proba(X)
 
     def predict_log_proba(self, X: Rows) -> FloatArray:
-        """Logarithm of the calibrated probabilities.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_columns)
-            Scores of the form given to `fit`.
-
-        Returns
-        -------
-        log_proba : ndarray of shape (n_samples, n_classes)
-            One column per entry of `classes_`.
-        """
         if self.normalize == "none":
-            return self._calibrated_logits(X)
+            return self._prediction_logits(X)
         return super().predict_log_proba(X)
 
     def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
