@@ -1,22 +1,17 @@
-"""The experiment behind ``skfedcal demo``: data, model, runs and verdict.
+"""The experiment behind ``skfedcal demo``: a comparison on scikit-learn's digits.
 
 - A small net trained by federated averaging, as the demo's model to calibrate.
 - A base model and a federation made of scikit-learn's digits.
-- The runs of the demo as a comparison, for its report.
-- Calibrate the digits with and without privacy, and score the result.
-- Summary in sentences of the results of the demo, good or bad.
+- Methods with and without privacy, by `compare`, and what they spend together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-
-from skfedcal._numerics import softmax
-from skfedcal._version import __version__
 
 # Clients per round, passes over a client's rows, rows per step, and step size.
 COHORT, EPOCHS, BATCH, LEARNING_RATE = 8, 4, 20, 0.1
@@ -187,155 +182,25 @@ def make_digits_federation(size: DemoSize, seed: int) -> DigitsFederation:
     )
 
 
-N_BINS = 15
-
-
-class DemoReport:
-    """Collects what the demo fits.
-
-    Parameters
-    ----------
-    data : DigitsFederation
-        Logits of clients and test.
-    base : ndarray of shape (n_test, 10)
-        Probabilities of the net as it is.
-    seed : int
-        Seed of the floor.
-    seeded : bool
-        Whether the user gave it, so that noise is seeded too.
-    """
-
-    def __init__(
-        self, data: DigitsFederation, base: np.ndarray, seed: int, seeded: bool
-    ) -> None:
-        self.data, self.base, self.seed, self.seeded = data, base, seed, seeded
-        self.runs: list[dict[str, Any]] = []
-        self._keep("base", "-", None, base)
-        self._keep("central", "-", None, self._central())
-
-    def add(
-        self, method: str, eps: float | None, calibrator: Any, proba: np.ndarray
-    ) -> None:
-        """Keep one fit."""
-        self._keep(method, "none" if eps is None else f"{eps:g}", calibrator, proba)
-
-    def comparison(self) -> Any:
-        """Return what `compare` would."""
-        from skfedcal.experiments import Comparison
-
-        command = (
-            f"skfedcal demo --seed {self.seed}" if self.seeded else "skfedcal demo"
-        )
-        methods = dict.fromkeys(run["method"] for run in self.runs[2:])
-        settings = {
-            "version": __version__,
-            "methods": list(methods),
-            "eps": [None, 1.0],
-            "seeds": [self.seed],
-            "vary": {},
-            "n_classes": self.base.shape[1],
-            "clients dealt": True,
-            "beta": DemoSize().alpha,
-            "test given": True,
-            "oracle": "FedBiasTemp",
-            "n_bins": N_BINS,
-            "file": "the digits of scikit-learn",
-            "command": command,
-        }
-        return Comparison(self.runs, settings)
-
-    def _central(self) -> np.ndarray:
-        from skfedcal import FedBiasTempCalibrator
-
-        oracle = FedBiasTempCalibrator(classes=np.arange(10))
-        oracle.fit(self.data.logits, self.data.labels)
-        proba: np.ndarray = oracle.predict_proba(self.data.test_logits)
-        return proba
-
-    def _keep(self, method: str, eps: str, calibrator: Any, proba: np.ndarray) -> None:
-        from skfedcal.experiments.comparison.cells import cost, measure
-
-        labels = self.data.test_labels
-        scores = measure(labels, proba, self.base, seed=self.seed, n_bins=N_BINS)
-        self.runs.append(
-            {
-                "method": method,
-                "eps": eps,
-                "seed": self.seed,
-                **scores,
-                **cost(calibrator),
-                "n_clients": len(np.unique(self.data.client_ids)),
-                "n_rows": len(self.data.labels),
-                "n_test": len(labels),
-            }
-        )
-
-
-# Short name, class and eps of each fit.
-FITS = (
-    ("FedTemp", "FedTempCalibrator", None),
-    ("FedBBQ", "FedBBQCalibrator", None),
-    ("FedBiasTemp", "FedBiasTempCalibrator", None),
-    ("FedTemp", "FedTempCalibrator", 1.0),
-    ("FedBiasTemp", "FedBiasTempCalibrator", 1.0),
-)
-
-# It is public that all digits are equally frequent.
-OPTIONS = {"FedBiasTempCalibrator": {"class_prior": "uniform"}}
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Scores of one method on the test digits, and what it cost.
-
-    Errors and accuracy are fractions; `floor` is the cwECE that a perfectly calibrated
-    model would show on as many rows. `eps` is None without differential privacy.
-    """
-
-    method: str
-    eps: float | None
-    delta: float | None
-    classwise_ece: float
-    floor: float
-    floor_sd: float
-    ece: float
-    nll: float
-    accuracy: float
-    confidence: float
-    n_rounds: int
-    bytes_up: int
-    bytes_down: int
-    guarantee: str
-    losses: np.ndarray = field(repr=False)
-    gaps: np.ndarray = field(repr=False)
-    hits: np.ndarray = field(repr=False)
-
-    @property
-    def name(self) -> str:
-        """Method and budget, as in the text."""
-        return self.method if self.eps is None else f"{self.method} (eps={self.eps:g})"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the numbers as JSON values, without those of single rows."""
-        hidden = ("guarantee", "losses", "gaps", "hits")
-        names = [name for name in self.__slots__ if name not in hidden]
-        return {name: getattr(self, name) for name in names}
-
-
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """Outcomes, the first without calibration, and what all fits spent together.
+    """A `Comparison`, and what all its private fits spent together."""
 
-    `comparison` is the same as a `Comparison`, with the central oracle, for the report.
-    """
-
-    outcomes: list[Outcome]
-    n_test: int
-    n_clients: int
-    simulated: bool
+    comparison: Any
     total_eps: float
     total_delta: float
-    comparison: Any = None
+    simulated: bool
+
+    @property
+    def privacy(self) -> str:
+        """Say what the private fits cost."""
+        if self.simulated:
+            return "Seeded run: the noise can be repeated, so this is a simulation."
+        return (
+            "All private fits together cost each client eps = "
+            f"{self.total_eps:.3g} at delta = {self.total_delta:g}; the fits without "
+            "eps show the server exact sums."
+        )
 
 
 def run_experiment(
@@ -345,7 +210,7 @@ def run_experiment(
     seed: int | None = None,
     size: DemoSize | None = None,
 ) -> DemoResult:
-    """Train, calibrate and score.
+    """Train, calibrate and measure.
 
     Parameters
     ----------
@@ -359,228 +224,46 @@ def run_experiment(
     size : DemoSize, default=None
         Smaller for tests.
     """
+    from skfedcal import FedBBQCalibrator, FedBiasTempCalibrator, FedTempCalibrator
+    from skfedcal.experiments import compare
     from skfedcal.privacy import PrivacyLedger
 
     size = DemoSize() if size is None else size
-    public_seed = PUBLIC_SEED if seed is None else seed
     progress(
         f"training a small net on {size.n_train} noisy digits at {size.n_trainers} "
         "clients, by federated averaging"
     )
-    data = make_digits_federation(size, public_seed)
-    base = softmax(data.test_logits)
-    outcomes = [score("base", base, data.test_labels, public_seed)]
+    data = make_digits_federation(size, PUBLIC_SEED if seed is None else seed)
+    progress(f"calibrating: {size.n_clients} clients, {len(data.labels)} rows")
     ledger = PrivacyLedger()
-    report = DemoReport(data, base, public_seed, seed is not None)
-    for method, estimator, eps in FITS:
-        budget = "no noise" if eps is None else f"eps={eps:g}"
-        progress(
-            f"calibrating with {method}, {budget}: {size.n_clients} clients, "
-            f"{len(data.labels)} rows"
+    found = compare(
+        (data.logits, data.labels),
+        (data.test_logits, data.test_labels),
+        client_ids=data.client_ids,
+        methods={
+            "FedTemp": FedTempCalibrator(ledger=ledger),
+            "FedBBQ": FedBBQCalibrator(ledger=ledger),
+            "FedBiasTemp": FedBiasTempCalibrator(ledger=ledger),
+        },
+        eps=[None, 1.0],
+        seeds=None if seed is None else [seed],
+        # It is public that all digits are equally frequent.
+        class_prior="uniform",
+        progress=lambda done, total: progress(f"{done} of {total} fits measured"),
+    )
+    private = [run for run in found.runs if "eps spent" in run]
+    for run in private:
+        detail(
+            f"{run['method']}: eps = {run['eps spent']:g}, delta = {run['delta']:g} "
+            f"for one {run['unit']} ({run['accountant']}, noise multiplier "
+            f"{run['noise']:.3g})"
         )
-        calibrator = _fit(estimator, eps, data, ledger, seed)
-        proba = calibrator.predict_proba(data.test_logits)
-        report.add(method, eps, calibrator, proba)
-        outcomes.append(_outcome(method, eps, calibrator, proba, data, public_seed))
-        if eps is not None:
-            detail(outcomes[-1].guarantee)
-    delta = max(outcome.delta or 0.0 for outcome in outcomes)
+    command = "skfedcal demo" if seed is None else f"skfedcal demo --seed {seed}"
+    about = {"file": "the digits of scikit-learn", "command": command}
+    delta = max(run["delta"] for run in private)
     return DemoResult(
-        outcomes=outcomes,
-        n_test=len(data.test_labels),
-        n_clients=size.n_clients,
+        replace(found, settings={**found.settings, **about}),
+        ledger.spent(delta),
+        delta,
         simulated=seed is not None,
-        total_eps=ledger.spent(delta),
-        total_delta=delta,
-        comparison=report.comparison(),
-    )
-
-
-def _fit(
-    estimator: str,
-    eps: float | None,
-    data: DigitsFederation,
-    ledger: Any,
-    seed: int | None,
-) -> Any:
-    import skfedcal
-
-    calibrator = getattr(skfedcal, estimator)(
-        eps=eps,
-        ledger=None if eps is None else ledger,
-        classes=np.arange(10),
-        random_state=seed,
-        **OPTIONS.get(estimator, {}),
-    )
-    return calibrator.fit(data.logits, data.labels, client_ids=data.client_ids)
-
-
-def _outcome(
-    method: str,
-    eps: float | None,
-    calibrator: Any,
-    proba: np.ndarray,
-    data: DigitsFederation,
-    seed: int,
-) -> Outcome:
-    return score(
-        method,
-        proba,
-        data.test_labels,
-        seed,
-        eps=eps,
-        delta=None if eps is None else calibrator.privacy_.delta,
-        guarantee=repr(calibrator.privacy_),
-        n_rounds=calibrator.n_rounds_,
-        bytes_up=sum(record.bytes_up for record in calibrator.history_),
-        bytes_down=sum(record.bytes_down for record in calibrator.history_),
-    )
-
-
-def score(
-    method: str, proba: np.ndarray, labels: np.ndarray, seed: int, **cost: Any
-) -> Outcome:
-    """Score probabilities; `cost` is the cost of the fit."""
-    from skfedcal import metrics
-
-    columns = np.arange(proba.shape[1])
-    floor = metrics.calibration_floor(proba, random_state=seed)
-    confidence, hits = proba.max(axis=1), proba.argmax(axis=1) == labels
-    chosen = np.maximum(
-        proba[np.arange(len(labels)), labels], np.finfo(proba.dtype).eps
-    )
-    costs = {
-        "eps": None,
-        "delta": None,
-        "n_rounds": 0,
-        "bytes_up": 0,
-        "bytes_down": 0,
-        "guarantee": "not fitted",
-    }
-    return Outcome(
-        method=method,
-        classwise_ece=float(
-            metrics.classwise_calibration_error(labels, proba, labels=columns)
-        ),
-        floor=float(floor.mean),
-        floor_sd=float(floor.std),
-        ece=metrics.expected_calibration_error(labels, proba, labels=columns),
-        nll=metrics.negative_log_likelihood(labels, proba, labels=columns),
-        accuracy=float(hits.mean()),
-        confidence=float(confidence.mean()),
-        losses=-np.log(chosen),
-        gaps=confidence - hits,
-        hits=hits,
-        **{**costs, **cost},
-    )
-
-
-# A difference counts when it is larger than this many standard errors.
-N_ERRORS = 2.0
-
-
-def sign_of_mean(values: np.ndarray) -> int:
-    """Return the sign of the mean, or 0 if it could be noise."""
-    error = values.std(ddof=1) / np.sqrt(len(values))
-    mean = values.mean()
-    return int(np.sign(mean)) if abs(mean) > N_ERRORS * error else 0
-
-
-def verdict(result: DemoResult) -> list[str]:
-    """Return the sentences."""
-    base, *fits = result.outcomes
-    return [
-        _confidence(base, result.n_test),
-        *_log_loss(base, fits),
-        _accuracy(base, fits),
-        _floor(result.outcomes),
-        _privacy(result),
-    ]
-
-
-def _confidence(base: Outcome, n_test: int) -> str:
-    meaning = {
-        1: "it is over-confident.",
-        -1: "it is under-confident.",
-        0: "the difference could be noise.",
-    }
-    return (
-        f"As it is (base), the net is {100 * base.confidence:.1f} % sure on average "
-        f"and right on {100 * base.accuracy:.1f} % of {n_test} test digits: "
-        + meaning[sign_of_mean(base.gaps)]
-    )
-
-
-def _log_loss(base: Outcome, fits: Sequence[Outcome]) -> list[str]:
-    """Compare NLL row by row with the uncalibrated net, and private with exact fits."""
-    signs = {fit.name: sign_of_mean(base.losses - fit.losses) for fit in fits}
-    parts = []
-    for sign, text in (
-        (1, "clearly lower"),
-        (-1, "clearly higher"),
-        (0, "not clearly different"),
-    ):
-        names = [f"{f.name} {f.nll:.3f}" for f in fits if signs[f.name] == sign]
-        if names:
-            parts.append(f"{text} for {', '.join(names)}")
-    lines = [f"NLL, {base.nll:.3f} for base, is {'; '.join(parts)}."]
-    exact = {fit.method: fit for fit in fits if fit.eps is None}
-    for fit in fits:
-        twin = exact.get(fit.method)
-        if fit.eps is None or twin is None or signs[twin.name] != 1:
-            continue
-        share = (base.nll - fit.nll) / (base.nll - twin.nll)
-        if signs[fit.name] != 1:
-            kept = "no clear part"
-        elif share > 0.995:
-            kept = "all"
-        else:
-            kept = f"{100 * share:.0f} %"
-        lines.append(f"{fit.name} keeps {kept} of the gain of {twin.name}.")
-    return lines
-
-
-def _accuracy(base: Outcome, fits: Sequence[Outcome]) -> str:
-    """Summarise which methods improve or worsen accuracy."""
-    signs = {f.name: sign_of_mean(1.0 * f.hits - base.hits) for f in fits}
-    parts = [
-        f"clearly {text} for "
-        + ", ".join(
-            f"{f.name} ({100 * f.accuracy:.1f} %)"
-            for f in fits
-            if signs[f.name] == sign
-        )
-        for sign, text in ((1, "higher"), (-1, "lower"))
-        if sign in signs.values()
-    ]
-    start = f"Accuracy, {100 * base.accuracy:.1f} % for base, is "
-    return start + ("; ".join(parts) or "clearly changed by none") + "."
-
-
-def _floor(outcomes: Sequence[Outcome]) -> str:
-    """Tell which cwECE could be that of a perfect model."""
-    at: list[str] = []
-    above: list[str] = []
-    for outcome in outcomes:
-        limit = outcome.floor + N_ERRORS * outcome.floor_sd
-        (at if outcome.classwise_ece <= limit else above).append(outcome.name)
-    parts = [
-        f"{text} for {', '.join(names)}"
-        for text, names in (
-            ("is at its floor, within two deviations,", at),
-            ("is more than two deviations above its floor", above),
-        )
-        if names
-    ]
-    return f"cwECE {'; it '.join(parts)}."
-
-
-def _privacy(result: DemoResult) -> str:
-    n_private = sum(outcome.eps is not None for outcome in result.outcomes)
-    if result.simulated:
-        return "Seeded run: the noise can be repeated, so this is a simulation."
-    return (
-        f"The {n_private} private fits together cost each client eps = "
-        f"{result.total_eps:.3g} at delta = {result.total_delta:g}; the fits without "
-        "eps show the server exact sums."
     )

@@ -268,4 +268,4 @@ def test_the_first_progress_line_of_the_demo_precedes_slow_imports():
 def test_the_demo_as_a_process_prints_its_table():
     done = subprocess.run([*SKFEDCAL, "demo"], capture_output=True, text=True)
     assert done.returncode == 0
-    assert done.stdout.startswith("method ")
+    assert done.stdout.startswith("Calibration by method and privacy\nmethod ")

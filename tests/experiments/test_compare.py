@@ -32,6 +32,7 @@ from skfedcal.experiments.comparison import engine
 from skfedcal.experiments.comparison.cells import client_differences, read_rows
 from skfedcal.experiments.comparison.engine import named_methods
 from skfedcal.methods.registry import configurations
+from skfedcal.privacy import PrivacyLedger
 
 pytestmark = pytest.mark.filterwarnings("ignore:random_state")
 
@@ -239,6 +240,23 @@ def test_notes_say_what_was_done(found):
 
 
 # Splits
+
+
+def test_without_seeds_noise_is_that_of_the_operating_system(federation):
+    ledger = PrivacyLedger()
+    methods = {"FedTemp": FedTempCalibrator(ledger=ledger)}
+    one, two = (
+        compare(federation.clients, methods=methods, eps=[None, 1], seeds=None,
+                progress=False)
+        for _ in range(2)
+    )  # fmt: skip
+    exact = [run_of(found, "FedTemp", "none")["NLL"] for found in (one, two)]
+    private = [run_of(found, "FedTemp", "1") for found in (one, two)]
+    assert exact[0] == exact[1]
+    assert private[0]["NLL"] != private[1]["NLL"]
+    assert not any(run["simulated"] for run in private)
+    assert len(ledger) == 2 and "operating system" in one.notes[-1]
+    assert Comparison.from_json(one.to_json()).settings["seeds"] == [0]
 
 
 @pytest.fixture(scope="module")

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import textwrap
-from typing import TYPE_CHECKING, Any
 
-from skfedcal._table import text_table
 from skfedcal.cli._command import SEED_WARNING, Command, Console, add_seed_option
 from skfedcal.cli._input import check_output
-
-if TYPE_CHECKING:
-    from skfedcal.cli._demo_experiment import DemoResult, Outcome
 
 DESCRIPTION = """\
 Train a net on scikit-learn's digits by federated averaging, calibrate it over 100 other
@@ -27,39 +23,13 @@ digit is in two places.
 """
 
 EXAMPLES = """\
-columns:
-  method     base: the net as it is
-  eps        differential privacy of a whole client; no DP: exact sums
-  cwECE      gap between probability and frequency, mean over classes (15 bins)
-  floor      cwECE that a perfect net shows on as many digits, mean +- deviation
-  ECE        the same gap for the predicted class only
-  NLL        log loss: rewards calibration and sharpness together
-  acc        accuracy
-  bytes      sent and received by one client in all rounds
-"clearly" below the table: by more than two standard errors over the test digits.
+columns and sentences are those of skfedcal compare; base is the net as it is.
 
 examples:
   skfedcal demo
   skfedcal demo -o report.html
   skfedcal demo --seed 1 --json
 """
-
-HEADER = (
-    "method",
-    "eps",
-    "cwECE %",
-    "floor %",
-    "ECE %",
-    "NLL",
-    "acc %",
-    "rounds",
-    "bytes",
-)
-
-LEGEND = (
-    "base: the net as it is. floor: cwECE of a perfect net on these digits. bytes: "
-    "up and down, per client, all rounds."
-)
 
 WIDTH = 80
 
@@ -90,17 +60,28 @@ def run(args: argparse.Namespace, console: Console) -> None:
     # Said before scikit-learn is imported, which takes a second or two.
     console.progress("loading scikit-learn and its digits")
 
-    from skfedcal.cli._demo_experiment import run_experiment, verdict
+    from skfedcal.cli._demo_experiment import run_experiment
+    from skfedcal.cli.commands._comparison import shown
+    from skfedcal.experiments.report import verdict_of
 
     result = run_experiment(console.progress, console.detail, seed=args.seed)
+    comparison = result.comparison
     if output is not None:
-        result.comparison.to_html(output)
+        comparison.to_html(output)
     console.progress("done")
-    sentences = verdict(result)
-    text, data = _text(result, sentences), _data(result, sentences)
+    text = shown(comparison, "text", WIDTH)
+    text += f"\n{textwrap.fill(result.privacy, WIDTH)}"
     if output is not None:
         text += f"\nReport, to open in a browser: {output}"
-    console.result(text, {**data, "report": output})
+    data = {
+        **json.loads(comparison.to_json()),
+        "simulated": result.simulated,
+        "total_eps": result.total_eps,
+        "total_delta": result.total_delta,
+        "meaning": [*verdict_of(comparison).sentences, result.privacy],
+        "report": output,
+    }
+    console.result(text, data)
 
 
 def _output(args: argparse.Namespace, console: Console) -> str | None:
@@ -124,42 +105,6 @@ def _is_report(path: str) -> bool:
             return 'name="generator" content="skfedcal' in stream.read(600)
     except (OSError, UnicodeDecodeError):
         return False
-
-
-def _text(result: DemoResult, sentences: list[str]) -> str:
-    rows = [table_row(outcome) for outcome in result.outcomes]
-    lines = [textwrap.fill(line, WIDTH) for line in (LEGEND, *sentences)]
-    lines.insert(1, "")
-    return "\n".join([text_table(HEADER, rows), *lines])
-
-
-def table_row(outcome: Outcome) -> list[str]:
-    """Return the cells of one line of the table."""
-    fitted = outcome.n_rounds > 0
-    eps = "no DP" if outcome.eps is None else f"{outcome.eps:g}"
-    return [
-        outcome.method,
-        eps if fitted else "-",
-        f"{100 * outcome.classwise_ece:.2f}",
-        f"{100 * outcome.floor:.2f} +- {100 * outcome.floor_sd:.2f}",
-        f"{100 * outcome.ece:.2f}",
-        f"{outcome.nll:.4f}",
-        f"{100 * outcome.accuracy:.2f}",
-        str(outcome.n_rounds) if fitted else "-",
-        str(outcome.bytes_up + outcome.bytes_down) if fitted else "-",
-    ]
-
-
-def _data(result: DemoResult, sentences: list[str]) -> dict[str, Any]:
-    return {
-        "n_test": result.n_test,
-        "n_clients": result.n_clients,
-        "simulated": result.simulated,
-        "total_eps": result.total_eps,
-        "total_delta": result.total_delta,
-        "methods": [outcome.as_dict() for outcome in result.outcomes],
-        "meaning": sentences,
-    }
 
 
 DEMO = Command(

@@ -175,6 +175,7 @@ class Plan:
     class_prior: Any
     runner: FederatedRunner
     n_bins: int
+    seeded: bool = True
 
     def check(self) -> None:
         """Refuse settings that no cell could have."""
@@ -262,7 +263,7 @@ class Plan:
         params: dict[str, Any] = {
             "eps": eps,
             "classes": list(range(len(self.rows.classes))),
-            "random_state": seed,
+            "random_state": seed if self.seeded else None,
             "runner": replace(
                 self.runner, n_rounds=point.get("rounds", self.runner.n_rounds)
             ),
@@ -361,7 +362,9 @@ def read_budgets(eps: Any) -> list[float | None]:
 
 
 def read_seeds(seeds: Any) -> list[int]:
-    """Return a list of seeds."""
+    """Return a list of seeds; None is one run, with rows dealt by seed 0."""
+    if seeds is None:
+        return [0]
     listed = isinstance(seeds, Iterable) and getattr(seeds, "ndim", 1) > 0
     if isinstance(seeds, bool) or not (isinstance(seeds, Integral) or listed):
         raise TypeError(f"seeds must be a number or a list, got {seeds!r}.")
@@ -463,7 +466,7 @@ def compare(
     *,
     methods: Any = None,
     eps: Sequence[float | None] = (None, 3.0, 1.0, 0.5),
-    seeds: int | Sequence[int] = 3,
+    seeds: int | Sequence[int] | None = 3,
     vary: Mapping[str, Sequence[Any]] | None = None,
     client_ids: ArrayLike | None = None,
     classes: ArrayLike | None = None,
@@ -483,7 +486,7 @@ def compare(
     r"""Compare calibration methods, with and without privacy, on the same clients.
 
     Every method is fitted by the same runner and pays by the same accounting, and is
-    measured on the same test rows. All noise is seeded: a comparison is a simulation on
+    measured on the same test rows. Noise is seeded: a comparison is a simulation on
     rows that are at hand, and its own results are not private.
 
     Parameters
@@ -503,8 +506,9 @@ def compare(
         and FedMLP (FedCal).
     eps : sequence of float or None, default=(None, 3.0, 1.0, 0.5)
         Budgets of a client; None adds no noise.
-    seeds : int or sequence of int, default=3
+    seeds : int, sequence of int or None, default=3
         Seeds of noise, cohorts and of what is dealt out; a number is ``range(seeds)``.
+        None is one run with noise from the operating system.
     vary : dict of str to list, default=None
         Values to run everything with, by name: "rounds" (of the runner), "beta" (label
         skew) and "clients" (number of them) of what is dealt out, "bins" (per class, or
@@ -597,6 +601,7 @@ def compare(
         class_prior,
         FederatedRunner() if runner is None else runner,
         n_bins,
+        seeds is not None,
     )
     plan.check()
     kept = CellStore(store)
@@ -618,8 +623,9 @@ def _run(
     progress: bool | Callable[[int, int], object],
 ) -> list[dict[str, Any]]:
     """Results of all cells, from the store or by running them."""
-    digest = rows.digest()
-    keys = [cell.key(digest) for cell in cells]
+    # Without a store, what cannot be hashed is taken too, such as a ledger in memory.
+    digest = "" if store.folder is None else rows.digest()
+    keys = [cell.key(digest) if digest else "" for cell in cells]
     results = [_load_finished(store, key) for key in keys]
     todo = [i for i, result in enumerate(results) if result is None]
     bar = Progress(len(cells), progress)
