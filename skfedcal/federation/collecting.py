@@ -225,7 +225,6 @@ def _check_arguments(
         raise TypeError(f"label must be a string, got {label!r}.")
     if not isinstance(split, str) or split not in ("split", "joint"):
         raise ValueError(f"split must be 'split' or 'joint', got {split!r}.")
-    model.validate()
 
 
 def plan_releases(

@@ -123,6 +123,7 @@ def _restore(content: dict[str, Any]) -> BaseCalibrator:
     params = {key: _decode(value) for key, value in content["params"].items()}
     estimator = cls(**params)
     estimator._validate_params()
+    estimator._privacy_model()  # checks eps, delta and privacy
     classes, order = _decode(content["classes"]), _decode(content["columns"])
     if classes.ndim != 1 or np.unique(classes).tolist() != classes.tolist():
         raise ValueError("classes are not sorted and distinct")

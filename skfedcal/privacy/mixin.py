@@ -41,7 +41,7 @@ class PrivacyMixin(CountsClones):
         "eps": [Interval(Real, 0, None, closed="neither"), None],
         "delta": [Interval(Real, 0, 1, closed="neither"), None],
         "clip": [CLIP_RANGE, StrOptions({"auto"})],
-        "privacy": "no_validation",  # by `check_model`
+        "privacy": "no_validation",  # by `_privacy_model`
         "ledger": [PrivacyLedger, None],
         "random_state": ["random_state"],
     }
@@ -73,11 +73,6 @@ class PrivacyMixin(CountsClones):
                 nested[key] = value
         super().set_params(**nested)  # type: ignore[misc]
         return self
-
-    def _validate_params(self) -> None:
-        if self.privacy is not None:
-            check_model(self.privacy)
-        super()._validate_params()  # type: ignore[misc]
 
     def _privacy_model(self) -> PrivacyModel:
         """Read `eps`, `delta` and `privacy`, checked."""

@@ -94,7 +94,7 @@ class PrivacyModel(Protocol):
         split: Literal["split", "joint"],
         label: str,
     ) -> SumMechanism:
-        """Build the mechanism of one run."""
+        """Build the mechanism of one run; raise ValueError for an invalid parameter."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -196,6 +196,7 @@ class CentralDP(FrozenParams):
         from skfedcal.privacy.accounting import calibrate_noise
         from skfedcal.privacy.samplers import table_slack
 
+        self.validate()
         if plan.norm == "l1":
             from skfedcal.privacy.mechanisms import LatticeLaplace
 
@@ -441,6 +442,7 @@ class DistributedDP(FrozenParams):
         label: str = "fit",
     ) -> DistributedGaussian | DistributedLaplace:
         """Build the mechanism of one run."""
+        self.validate()
         n_clients = self._n_clients(plan)
         n_min = n_clients if self.n_min is None else int(self.n_min)
         n_shares = self._n_shares(n_min)
@@ -582,6 +584,7 @@ class LocalDP(FrozenParams):
         """Build the mechanism of one run."""
         from skfedcal.privacy.client_mechanisms import LocalSum
 
+        self.validate()
         return LocalSum(
             pure_budget(self.eps, plan),
             oracle=self.oracle,
@@ -643,6 +646,7 @@ class SourceDP(FrozenParams):
         from skfedcal.privacy.client_mechanisms import SourceLaplace
         from skfedcal.privacy.samplers import table_slack
 
+        self.validate()
         slack = table_slack(plan.n_participations * plan.n_values)
         return SourceLaplace(
             pure_budget(self.eps, plan, slack),
