@@ -29,6 +29,7 @@ from skfedcal.evaluation.intervals import (
     with_guarantee,
 )
 from skfedcal.evaluation.noise import NoiseModel, release_levels, split_levels
+from skfedcal.evaluation.population import describe_estimand
 from skfedcal.evaluation.ranking import auc_with_gradient
 from skfedcal.evaluation.rounds import ClassResiduals, OneVsRestCounts
 
@@ -103,6 +104,7 @@ class ClasswiseResiduals:
         n_clients: int,
         privacy: PrivacyReport,
         history: list[RoundRecord],
+        max_examples: int | None = None,
     ) -> None:
         self.residuals_ = residuals
         self.n_examples_ = n_examples
@@ -112,6 +114,7 @@ class ClasswiseResiduals:
         self.n_clients_ = n_clients
         self.privacy_ = privacy
         self.history_ = history
+        self.estimand_ = describe_estimand("example", max_examples)
 
     @classmethod
     def fit(
@@ -195,6 +198,7 @@ class ClasswiseResiduals:
             found.n_clients,
             found.report,
             found.history,
+            limit,
         )
 
     @with_guarantee
@@ -301,6 +305,7 @@ class OneVsRest:
     classes: Array
     ceiling: int
     privacy_: PrivacyReport
+    estimand_: str
 
     @with_guarantee
     def macro_auc(self, ci: float) -> Estimate:
@@ -443,7 +448,8 @@ def fit_one_vs_rest(
     highest = grid.position(1 / (n_others + 1))
     ceiling = int(highest * grid.n_buckets)
     ceiling = min(ceiling, grid.n_buckets - 1)
-    return OneVsRest(counts, noise, classes, ceiling, found.report)
+    estimand = describe_estimand("example", limit)
+    return OneVsRest(counts, noise, classes, ceiling, found.report, estimand)
 
 
 def _checked_others(n_others: int | None, n_classes: int, statistic: Statistic) -> int:
