@@ -69,6 +69,8 @@ class ClasswiseResiduals:
         Privacy guarantee of the release.
     history : list of RoundRecord
         Rounds of the run.
+    max_examples : int, default=None
+        Maximum number of rows of a client; None is all of them.
 
     Attributes
     ----------
@@ -84,6 +86,8 @@ class ClasswiseResiduals:
         Privacy guarantee of the release.
     history_ : list of RoundRecord
         Rounds of the run.
+    estimand_ : str
+        What counts how much in an answer.
 
     Examples
     --------
