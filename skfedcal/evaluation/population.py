@@ -260,6 +260,10 @@ def few_clients(rows: Array, found: Array, sizes: Array) -> tuple[Array, Array]:
         K / (K - 1) and K - 1 for K clients of equal size.
     """
     n1, n2, n3, n4 = sizes
+    # Powers of small shares are rounded to 0 when they are sent.
+    n2 = max(n2, 1e-12 * n1)
+    n3 = max(n3, n2**2 / n1)
+    n4 = max(n4, n3**2 / n2)
     each = rows / n1
     several = n2 - n1 > 1e-9 * n1
     common = np.clip((found - rows) / (n2 - n1), 0.0, each) if several else 0.0

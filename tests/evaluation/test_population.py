@@ -102,6 +102,12 @@ def test_corrections_are_those_of_clients_of_equal_size():
         assert factor == pytest.approx(12 / 11) and free == pytest.approx(11)
 
 
+def test_powers_that_were_rounded_to_nothing_are_bounded():
+    sizes = np.array([20_000.0, 20_000.0, 0.0, 0.0])
+    factor, free = few_clients(np.array(1.0), np.array(1.0), sizes)
+    assert factor == pytest.approx(1, abs=1e-3) and free == pytest.approx(2e4, rel=0.01)
+
+
 def test_corrections_make_the_variance_of_unequal_clients_unbiased():
     # Means of normal clients with variance a n + b n^2 of the sum of a client.
     rng = np.random.default_rng(0)
