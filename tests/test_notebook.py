@@ -148,7 +148,7 @@ def test_other_rounds_are_tables_too(fitted, tmp_path):
     hist = ScoreHistogram.fit(
         scores, np.arange(40) % 2, client_ids=np.arange(40) % 4, input_type="proba"
     )
-    assert hist.history_.to_dict()["n_clients"] == [4]
+    assert hist.history_.to_dict()["n_clients"] == [4, 4]
     fitted.save(tmp_path / "cal.json")
     assert load(tmp_path / "cal.json").history_.to_dict()["round"] == []
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from copy import copy
 from math import inf, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,10 @@ from skfedcal.evaluation.intervals import (
     make_estimate,
     quantile,
     ratio_interval,
+    with_noise,
 )
 from skfedcal.evaluation.noise import NoiseModel
+from skfedcal.evaluation.population import ClientMoments, Population, client_variance
 
 if TYPE_CHECKING:
     from skfedcal.privacy.events import PrivacyReport
@@ -37,6 +40,40 @@ class Answers:
     noise_: NoiseModel
     counts_: Array
     privacy_: PrivacyReport
+    population_: Population = "rows"
+    estimand_: str | None = None
+    # Second moments of clients, and how many rows of a client may be all alike.
+    moments_: tuple[ClientMoments, ...] = ()
+    rows_each_: int = 1
+
+    def _spread(self, functional: Array) -> tuple[Array, Array, Array]:
+        """Sampling variance, privacy variance and freedom of linear functionals.
+
+        Clients are the population where their second moments are known. Where they
+        are private, rows of a client are taken to be all alike.
+        """
+        sampling, privacy = self.noise_.variances(self.counts_, functional)
+        if self.moments_:
+            sampling, few = client_variance(self.moments_, self.counts_, functional)
+        sampling = sampling * self.rows_each_
+        free = freedom(self.counts_, functional, sampling, privacy)
+        if self.moments_:
+            free = np.minimum(free, with_noise(few, sampling, privacy))
+        return sampling, privacy, free
+
+    def variances(self, functional: Array) -> tuple[Array, Array]:
+        """Sampling and privacy variance of linear functionals of the counts.
+
+        Parameters
+        ----------
+        functional : ndarray of shape (..., 2, n_buckets)
+            Weight of each count, such as the gradient of a number.
+
+        Returns
+        -------
+        sampling, privacy : ndarray of shape (...)
+        """
+        return self._spread(functional)[:2]
 
     @property
     def _sums(self) -> tuple[float, float]:
@@ -55,7 +92,7 @@ class Answers:
         rows: float = inf,
     ) -> Estimate:
         """Estimate with the variance of its gradient in the counts (delta method)."""
-        sampling, privacy = map(float, self.noise_.variances(self.counts_, gradient))
+        sampling, privacy, free = map(float, self._spread(gradient))
         return make_estimate(
             value,
             sampling,
@@ -63,7 +100,7 @@ class Answers:
             ci=ci,
             bounds=bounds,
             discretisation=discretisation,
-            freedom=freedom(self.counts_, gradient, sampling, privacy),
+            freedom=free,
             rows=rows,
         )
 
@@ -77,12 +114,16 @@ class Answers:
             return None
         value = upper / lower
         slope = (part - value * whole) / lower
-        sampling, privacy = self.noise_.variances(
-            self.counts_, np.stack([slope, part, whole, part - whole])
+        sampling, privacy, free = self._spread(
+            np.stack([slope, part, whole, part - whole])
         )
         own, all_, gap = map(float, privacy[1:])
+        z = quantile(ci, float(free[0]) if self.moments_ else inf)
+        # As if there were so many fewer independent rows.
+        alike = self._alike(slope, float(sampling[0]))
+        noise = np.array([own, (own + all_ - gap) / 2, all_]) / alike**2
         low, high = ratio_interval(
-            upper, lower, (own, (own + all_ - gap) / 2, all_), quantile(ci)
+            upper / alike, lower / alike, tuple(map(float, noise)), z
         )
         return Estimate(
             min(max(value, 0.0), 1.0),
@@ -91,6 +132,35 @@ class Answers:
             se_sampling=sqrt(float(sampling[0])),
             se_privacy=sqrt(float(privacy[0])),
         )
+
+    def _of_rows(self) -> Self:
+        """Give the same counts with independent rows as the population."""
+        out = copy(self)
+        out.moments_, out.rows_each_ = (), 1
+        return out
+
+    def _covariance(self, functionals: Array) -> Array:
+        """Covariance of some functionals, of sampling and noise."""
+        if not self.moments_ and self.rows_each_ == 1:
+            return self.noise_.covariance(self.counts_, functionals)
+        # cov(a, b) = (var(a + b) - var(a - b)) / 4
+        pairs = functionals[:, None], functionals[None]
+        both = [sum(self.variances(pairs[0] + sign * pairs[1])) for sign in (1, -1)]
+        out: Array = (both[0] - both[1]) / 4
+        return out
+
+    def _alike(self, slope: Array, sampling: float) -> float:
+        """Design effect: variance over that of independent rows.
+
+        If all rows agree, that of clients whose rows are all alike.
+        """
+        if not self.moments_:
+            return float(self.rows_each_)
+        rows = float(self.noise_.variances(self.counts_, slope)[0])
+        if rows > 0 and sampling > 0:
+            return sampling / rows
+        squares = sum(float(one.products.sum()) for one in self.moments_)
+        return max(squares / max(float(self.counts_.sum()), 1.0), 1.0)
 
     def _seen(self) -> Array:
         """Counts for error bounds, with negative counts set to 0."""

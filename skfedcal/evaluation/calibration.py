@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import nan, pi, sqrt
+from math import inf, nan, pi, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +19,12 @@ from skfedcal.evaluation.answers import VISIBLE, Answers, check_bins, undefined
 from skfedcal.evaluation.intervals import (
     Estimate,
     check_level,
-    freedom,
     make_estimate,
     quantile,
     replace,
     with_guarantee,
 )
-from skfedcal.evaluation.ranking import equi_depth_edges
+from skfedcal.methods.buckets import equi_depth_edges
 
 Array = NDArray[Any]
 
@@ -245,8 +244,7 @@ class CalibrationAnswers(Answers):
         ends = np.stack([loss(edges[:-1]), loss(edges[1:])])
         spread = np.abs(ends - values).max(axis=0)
         gradient = (values - value) / total
-        sampling, privacy = map(float, self.noise_.variances(self.counts_, gradient))
-        free = freedom(self.counts_, gradient, sampling, privacy)
+        sampling, privacy, free = map(float, self._spread(gradient))
         # Rows that are all alike do not show that no other ones exist.
         sampling += min(value**2, 1.0) * 4 / total**2
         found = make_estimate(
@@ -380,8 +378,9 @@ class CalibrationErrors(CalibrationAnswers):
         known = np.where(sizes > KNOWN * sigmas, np.sign(gaps.values), 0.0)
         slope = (known[:, None, None] * gaps.weights).sum(axis=0)
         share = float((sizes * np.abs(known)).sum()) / total
-        joint = self.noise_.variances(self.counts_, slope - share)
-        low, high = sum_interval(sizes, sigmas, float(sum(joint)), quantile(ci))
+        *joint, free = self._spread(slope - share)
+        z = quantile(ci, float(free) if self.moments_ else inf)
+        low, high = sum_interval(sizes, sigmas, float(sum(joint)), z)
         debias = check_flag("debias", debias)
         value = float((unfold(sizes, sigmas) if debias else sizes).sum()) / total
         errors = [
@@ -440,17 +439,18 @@ class CalibrationErrors(CalibrationAnswers):
         unbiased = float(((square - gaps.variances) * scale).sum())
         slope = 2 * (scale * gaps.values)[:, None, None] * gaps.weights
         slope -= (scale * square / rows)[:, None, None] * gaps.inside[:, None]
-        parts = self.noise_.variances(
-            self.counts_, slope.sum(axis=0) - float((square * scale).sum()) / total
+        *parts, few = self._spread(
+            slope.sum(axis=0) - float((square * scale).sum()) / total
         )
-        each = self.noise_.covariance(self.counts_, gaps.weights)
+        each = self._covariance(gaps.weights)
         np.fill_diagonal(each, gaps.variances)
+        z = quantile(ci, float(few) if self.moments_ else inf)
         free = 2 * float(scale @ each**2 @ scale)  # of squares of normal variables
         # Squares of the gaps found are too large by their variance, which enters the
         # slopes twice.
         rise = max(float(sum(parts)) - 2 * free, 0.0)
         spent = float((scale * gaps.variances).sum())
-        low, high = _square_interval(unbiased, rise, free, spent, quantile(ci))
+        low, high = _square_interval(unbiased, rise, free, spent, z)
         if gaps.rows[shown].sum() < (1 - _MOST_HIDDEN) * total:
             low, high = 0.0, 1.0
         plain = float((square * scale).sum())
@@ -475,7 +475,7 @@ class CalibrationErrors(CalibrationAnswers):
         inside = member == np.unique(member)[:, None]
         weights = residual * inside[:, None]
         values = (self.counts_ * weights).sum(axis=(1, 2))
-        sampling, privacy = self.noise_.variances(self.counts_, weights)
+        sampling, privacy = self.variances(weights)
         each = self.counts_.sum(axis=0)
         rows = inside @ each
         calibrated = inside @ (each * centres * (1 - centres))

@@ -29,6 +29,7 @@ from skfedcal.evaluation.intervals import (
     with_guarantee,
 )
 from skfedcal.evaluation.noise import NoiseModel, release_levels, split_levels
+from skfedcal.evaluation.population import describe_estimand
 from skfedcal.evaluation.ranking import auc_with_gradient
 from skfedcal.evaluation.rounds import ClassResiduals, OneVsRestCounts
 
@@ -68,6 +69,8 @@ class ClasswiseResiduals:
         Privacy guarantee of the release.
     history : list of RoundRecord
         Rounds of the run.
+    max_examples : int, default=None
+        Maximum number of rows of a client; None is all of them.
 
     Attributes
     ----------
@@ -83,6 +86,8 @@ class ClasswiseResiduals:
         Privacy guarantee of the release.
     history_ : list of RoundRecord
         Rounds of the run.
+    estimand_ : str
+        What counts how much in an answer.
 
     Examples
     --------
@@ -103,6 +108,7 @@ class ClasswiseResiduals:
         n_clients: int,
         privacy: PrivacyReport,
         history: list[RoundRecord],
+        max_examples: int | None = None,
     ) -> None:
         self.residuals_ = residuals
         self.n_examples_ = n_examples
@@ -112,6 +118,7 @@ class ClasswiseResiduals:
         self.n_clients_ = n_clients
         self.privacy_ = privacy
         self.history_ = history
+        self.estimand_ = describe_estimand("example", max_examples)
 
     @classmethod
     def fit(
@@ -195,6 +202,7 @@ class ClasswiseResiduals:
             found.n_clients,
             found.report,
             found.history,
+            limit,
         )
 
     @with_guarantee
@@ -301,6 +309,7 @@ class OneVsRest:
     classes: Array
     ceiling: int
     privacy_: PrivacyReport
+    estimand_: str
 
     @with_guarantee
     def macro_auc(self, ci: float) -> Estimate:
@@ -443,7 +452,8 @@ def fit_one_vs_rest(
     highest = grid.position(1 / (n_others + 1))
     ceiling = int(highest * grid.n_buckets)
     ceiling = min(ceiling, grid.n_buckets - 1)
-    return OneVsRest(counts, noise, classes, ceiling, found.report)
+    estimand = describe_estimand("example", limit)
+    return OneVsRest(counts, noise, classes, ceiling, found.report, estimand)
 
 
 def _checked_others(n_others: int | None, n_classes: int, statistic: Statistic) -> int:

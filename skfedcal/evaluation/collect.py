@@ -136,15 +136,18 @@ class Statistic:
         *,
         n_parts: int = 1,
         drop_empty: bool = False,
+        suffix: str = "",
     ) -> Collected:
         """Ask the clients and return the state of the server.
 
         `n_parts` above 1 partitions the clients at random into that many cohorts, one
         per round. With `drop_empty`, clients without rows are not asked; in a
         simulation their number of rows is known, and remote sites report that they have
-        none.
+        none. `suffix` is for the name of the checkpoint of a second run.
         """
         runner = self.runner
+        if suffix and runner.checkpoint is not None:
+            runner = replace(runner, checkpoint=f"{runner.checkpoint}{suffix}")
         if not isinstance(clients, FederatedDataset):
             clients.check_model(self.model)  # before the number of sites matters
         elif drop_empty:

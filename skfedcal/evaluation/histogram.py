@@ -29,15 +29,24 @@ from skfedcal.evaluation.noise import (
     release_levels,
     split_levels,
 )
+from skfedcal.evaluation.population import (
+    ClientMoments,
+    Population,
+    choose_population,
+    collect_moments,
+    describe_estimand,
+    warn_one_row,
+)
 from skfedcal.evaluation.ranking import RankingAnswers
 from skfedcal.evaluation.thresholds import ThresholdAnswers
 from skfedcal.federation.history import RoundHistory
-from skfedcal.methods.score_curves.rounds import LAW_KINDS, ClassScoreCounts
+from skfedcal.methods.score_curves.rounds import LAW_FIELDS, LAW_KINDS, ClassScoreCounts
 from skfedcal.privacy.events import PrivacyReport
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, ClientRows, InputType, PerRow, Seed
     from skfedcal.clients.dataset import FederatedDataset
+    from skfedcal.federation.collecting import Collected
     from skfedcal.federation.history import RoundRecord
     from skfedcal.federation.remote import RemoteDataset
     from skfedcal.federation.runner import FederatedRunner
@@ -51,8 +60,8 @@ def collect_counts(
     scores: ClassScoreCounts,
     max_examples: int | None,
     weighting: str,
-) -> Any:
-    """Run a counting algorithm under a privacy model and return the released state."""
+) -> tuple[ClassScoreCounts, Collected]:
+    """Run a counting algorithm under a privacy model; return it and what it found."""
     limit = statistic.limit(max_examples)
     if weighting == "client" and statistic.private and statistic.unit == "example":
         raise ValueError(
@@ -73,7 +82,8 @@ def collect_counts(
         n_rounds=len(scores.levels) if statistic.local else 1,
     )
     n_parts = len(scores.levels) if statistic.local else 1
-    return statistic.run(algorithm, data, n_parts=n_parts, drop_empty=statistic.local)
+    found = statistic.run(algorithm, data, n_parts=n_parts, drop_empty=statistic.local)
+    return algorithm, found
 
 
 _FORMAT = "skfedcal-histogram"
@@ -100,6 +110,9 @@ def to_json(hist: ScoreHistogram) -> str:
         "n_clients": hist.n_clients_,
         "levels": hist.noise_.to_list(),
         "totals": [total.tolist() for total in hist.totals],
+        "population": hist.population_,
+        "max_examples": hist.max_examples,
+        "moments": [one.to_dict() for one in hist.moments_],
         "privacy": {
             name: "inf" if value == float("inf") else value
             for name, value in asdict(hist.privacy_).items()
@@ -147,6 +160,18 @@ def merged(first: ScoreHistogram, second: ScoreHistogram) -> dict[str, Any]:
         "n_clients": first.n_clients_ + second.n_clients_,
         "privacy": _merged_report(first.privacy_, second.privacy_),
         "history": (*first.history_, *second.history_),
+        **_merged_population(first, second),
+    }
+
+
+def _merged_population(first: ScoreHistogram, second: ScoreHistogram) -> dict[str, Any]:
+    """Clients where both have them as the population, else rows."""
+    both = (first.population_, second.population_) == ("clients", "clients")
+    limits = (first.max_examples, second.max_examples)
+    return {
+        "population": "clients" if both else "rows",
+        "max_examples": None if None in limits else max(limits),
+        "moments": (*first.moments_, *second.moments_) if both else (),
     }
 
 
@@ -208,7 +233,23 @@ def _arguments(content: dict[str, Any]) -> dict[str, Any]:
         "weighting": content["weighting"],
         "n_clients": content["n_clients"],
         "privacy": report,
+        **_population(content, noise),
     }
+
+
+def _population(content: dict[str, Any], noise: NoiseModel) -> dict[str, Any]:
+    """What intervals are for; rows in files of older versions."""
+    population = content.get("population", "rows")
+    limit, listed = content.get("max_examples"), content.get("moments", [])
+    if population not in ("clients", "rows"):
+        raise ValueError(f"population {population!r}")
+    if limit is not None and not (_whole(limit) and limit > 0):
+        raise ValueError(f"max_examples {limit!r}")
+    size = 2 ** noise.bits[-1]
+    moments = [ClientMoments.from_dict(one, size) for one in listed]
+    if moments and not (noise.exact and population == "clients"):
+        raise ValueError("second moments do not match the population")
+    return {"population": population, "max_examples": limit, "moments": moments}
 
 
 def _law(values: dict[str, Any]) -> LevelLaw:
@@ -299,6 +340,12 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         Privacy guarantee of the release.
     history : sequence of RoundRecord, default=()
         Rounds of the run.
+    population : {'clients', 'rows'}, default='rows'
+        What intervals are for.
+    max_examples : int, default=None
+        Maximum number of rows of a client; None is all of them.
+    moments : sequence of ClientMoments, default=()
+        Second moments of the counts of clients, where they are the population.
 
     Attributes
     ----------
@@ -314,6 +361,12 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         Privacy guarantee of the release.
     history_ : list of RoundRecord
         Rounds of the run.
+    population_ : {'clients', 'rows'}
+        What intervals are for.
+    estimand_ : str
+        What counts how much in an answer.
+    moments_ : tuple of ClientMoments
+        Second moments of the counts of clients; empty under privacy.
 
     Notes
     -----
@@ -322,8 +375,14 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
     squares. The variance of a metric follows from its gradient in the counts (delta
     method): ``sum_c x_c (g_c - mean)^2`` for sampling, with unclipped counts, and the
     exact variance of the least squares fit for privacy; where clients randomise their
-    own reports, a sandwich of both. Examples are assumed to be independent; with
-    ``weighting='client'`` the sampling error is an upper bound.
+    own reports, a sandwich of both.
+
+    With clients as the population, exact sums have a second round: the products of any
+    two coarse counts of a client are summed, and the sampling variance is that between
+    clients, with corrections for few clients. Under noise one row of each client is
+    counted by default, and these are independent; with more rows, and with
+    ``weighting='client'``, the sampling error is an upper bound: rows of one client
+    are taken to be all alike.
 
     References
     ----------
@@ -357,6 +416,9 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         n_clients: int,
         privacy: PrivacyReport,
         history: Sequence[RoundRecord] = (),
+        population: Population = "rows",
+        max_examples: int | None = None,
+        moments: Sequence[ClientMoments] = (),
     ) -> None:
         self.totals = tuple(np.asarray(total, dtype=np.float64) for total in totals)
         self.grid = grid
@@ -369,6 +431,13 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         self.n_clients_ = n_clients
         self.privacy_ = privacy
         self.history_ = RoundHistory(history)
+        self.population_ = population
+        self.max_examples = max_examples
+        self.estimand_ = describe_estimand(weighting, max_examples)
+        self.moments_ = tuple(moments)
+        # Rows of a client that may be all alike, where nothing is known of them.
+        alike = population == "clients" and not self.moments_ and weighting != "client"
+        self.rows_each_ = max_examples or 1 if alike else 1
 
     @classmethod
     def fit(
@@ -384,6 +453,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         kind: Literal["binary", "top"] = "binary",
         max_examples_per_client: int | None = None,
         weighting: Literal["example", "client"] = "example",
+        population: Literal["auto", "clients", "rows"] = "auto",
         classes: ArrayLike | None = None,
         pos_label: Hashable | None = None,
         input_type: InputType = "logits",
@@ -425,6 +495,10 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
             because the noise grows with this number.
         weighting : {'example', 'client'}, default='example'
             Every row counts 1, or the rows of a client add up to 1.
+        population : {'auto', 'clients', 'rows'}, default='auto'
+            What intervals are for: other clients like these, whose rows may be alike,
+            or other rows, each independent of the others. 'auto' is clients if there
+            are several, and rows if single examples are protected.
         classes : array-like of shape (2,), default=None
             Labels in the order of the columns; None takes them from `y`.
         pos_label : label, default=None
@@ -469,8 +543,9 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
             scores = ClassScoreCounts(depths, positive=positive, **common)
         statistic.assumptions = given.assumptions
         return cls._collected(
-            statistic, data, labels, grid, scores, max_examples_per_client, weighting
-        )
+            statistic, data, labels, grid, scores, max_examples_per_client, weighting,
+            population,
+        )  # fmt: skip
 
     @classmethod
     def _fit_at(
@@ -483,6 +558,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         privacy: PrivacyModel | None = None,
         max_examples_per_client: int | None = None,
         weighting: Literal["example", "client"] = "example",
+        population: Literal["auto", "clients", "rows"] = "auto",
         classes: ArrayLike | None = None,
         pos_label: Hashable | None = None,
         input_type: InputType = "logits",
@@ -511,7 +587,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         statistic.assumptions = given.assumptions
         return cls._collected(
             statistic, data, labels, ScoreGrid(1, "prob"), scores,
-            max_examples_per_client, weighting,
+            max_examples_per_client, weighting, population,
         )  # fmt: skip
 
     @classmethod
@@ -524,10 +600,25 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         scores: ClassScoreCounts,
         max_examples: int | None,
         weighting: str,
+        population: str,
     ) -> ScoreHistogram:
-        found = collect_counts(statistic, data, scores, max_examples, weighting)
+        limit = statistic.limit(max_examples)
+        chosen = choose_population(population, statistic, len(data))
+        if statistic.private and limit == 1 and max_examples is None:
+            warn_one_row(weighting, stacklevel=4)
+        algorithm, found = collect_counts(
+            statistic, data, scores, max_examples, weighting
+        )
+        totals = split_levels(found.state.totals, scores.levels, 2)
+        moments, history = [], found.history
+        if chosen == "clients" and not statistic.private:
+            n_clients = int(found.state.laws[-1, LAW_FIELDS.index("n_reports")])
+            of_clients, later = collect_moments(
+                statistic, data, algorithm, totals[-1], grid, n_clients
+            )
+            moments, history = [of_clients], [*history, *later.history]
         return cls(
-            split_levels(found.state.totals, scores.levels, 2),
+            totals,
             NoiseModel.from_rows(scores.levels, found.state.laws),
             grid,
             kind=scores.scores,
@@ -535,7 +626,10 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
             weighting=weighting,
             n_clients=found.n_clients,
             privacy=found.report,
-            history=found.history,
+            history=history,
+            population=chosen,
+            max_examples=limit,
+            moments=moments,
         )
 
     def merge(self, other: ScoreHistogram) -> ScoreHistogram:

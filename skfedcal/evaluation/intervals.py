@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from html import escape
@@ -13,7 +14,7 @@ from math import inf, isfinite, isnan, nan, sqrt
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from skfedcal._params import as_number
 
@@ -49,22 +50,30 @@ def quantile(ci: float, freedom: float = inf) -> float:
     return float(stdtrit(max(freedom, 1.0), (1 + ci) / 2))
 
 
-def freedom(counts: Array, functional: Array, sampling: float, privacy: float) -> float:
-    """Degrees of freedom of a variance (Satterthwaite).
+def freedom(
+    counts: Array, functional: Array, sampling: ArrayLike, privacy: ArrayLike
+) -> Array:
+    """Degrees of freedom of the variances of functionals (Satterthwaite).
 
     If an estimate depends on few rows, such as the few positives, its standard error is
-    estimated from few rows, too. The variance of the noise is known.
+    estimated from few rows, too.
     """
-    if sampling <= 0:
-        return inf
-    rows = np.maximum(counts, 0.0)
+    rows, axes = np.maximum(counts, 0.0), (-2, -1)
     total = max(float(rows.sum()), 1.0)
-    squares = (functional - float((rows * functional).sum()) / total) ** 2
-    second, fourth = float((rows * squares).sum()), float((rows * squares**2).sum())
-    spread = fourth - second**2 / total
-    if spread <= 0:
-        return inf
-    return 2 * (second / sampling) ** 2 * (sampling + privacy) ** 2 / spread
+    mean = (rows * functional).sum(axis=axes) / total
+    squares = (functional - mean[..., None, None]) ** 2
+    second = (rows * squares).sum(axis=axes)
+    spread = (rows * squares**2).sum(axis=axes) - second**2 / total
+    few = np.where(spread > 0, 2 * second**2 / np.where(spread > 0, spread, 1), inf)
+    return with_noise(few, sampling, privacy)
+
+
+def with_noise(freedom: Array, sampling: ArrayLike, privacy: ArrayLike) -> Array:
+    """Degrees of freedom of the sum of an estimated and a known variance."""
+    own, noise = np.asarray(sampling), np.asarray(privacy)
+    ratio = np.where(own > 0, own + noise, 1.0) / np.where(own > 0, own, 1.0)
+    out: Array = np.where(own > 0, freedom, inf) * ratio**2
+    return out
 
 
 def unit_interval(
@@ -177,6 +186,14 @@ class Estimate(float):
     privacy : PrivacyReport, default=None
         Privacy guarantee of the release that it was computed from; None for exact
         counts.
+    population : {'clients', 'rows'}, default=None
+        What the interval is for: other clients of the same kind, or other rows, each
+        independent of the others; None if it was not stated.
+    estimand : str, default=None
+        What counts how much in the number, such as 'every row counts once'.
+    design_effect : float, default=1.0
+        Sampling variance over that of independent rows: above 1 where rows of a client
+        are alike.
 
     Examples
     --------
@@ -190,9 +207,12 @@ discretisation=0)
     """
 
     __slots__ = (
+        "design_effect",
         "discretisation",
+        "estimand",
         "high",
         "low",
+        "population",
         "privacy",
         "se_privacy",
         "se_sampling",
@@ -204,6 +224,9 @@ discretisation=0)
     se_privacy: float
     discretisation: float
     privacy: PrivacyReport | None
+    population: str | None
+    estimand: str | None
+    design_effect: float
 
     def __new__(
         cls,
@@ -215,6 +238,9 @@ discretisation=0)
         se_privacy: float = 0.0,
         discretisation: float = 0.0,
         privacy: PrivacyReport | None = None,
+        population: str | None = None,
+        estimand: str | None = None,
+        design_effect: float = 1.0,
     ) -> Self:
         self = super().__new__(cls, value)
         for name, given in (
@@ -223,9 +249,12 @@ discretisation=0)
             ("se_sampling", se_sampling),
             ("se_privacy", se_privacy),
             ("discretisation", discretisation),
+            ("design_effect", design_effect),
         ):
             object.__setattr__(self, name, float(given))
         object.__setattr__(self, "privacy", privacy)
+        object.__setattr__(self, "population", population)
+        object.__setattr__(self, "estimand", estimand)
         return self
 
     @property
@@ -269,25 +298,31 @@ discretisation=0)
         A number that is not finite is None.
         """
         numbers = {"value": float(self)}
-        numbers |= {name: getattr(self, name) for name in _FIELDS}
+        numbers |= {name: getattr(self, name) for name in (*_FIELDS, "design_effect")}
         plain = {k: v if abs(v) < inf else None for k, v in numbers.items()}
-        return {**plain, **{name: getattr(self, name) for name in _GUARANTEE}}
+        said = ("population", "estimand", *_GUARANTEE)
+        return {**plain, **{name: getattr(self, name) for name in said}}
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"An Estimate cannot be changed; {name!r} is fixed.")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = (getattr(self, name) for name in (*_FIELDS, "privacy"))
+        parts = (getattr(self, name) for name in (*_FIELDS, *_ABOUT))
         return _rebuild, (float(self), *parts)
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name}={getattr(self, name):.4g}" for name in _FIELDS)
-        return f"Estimate({float(self):.6g}, {parts}{self._guarantee()})"
+        text = f"{parts}{self._meaning()}{self._guarantee()}"
+        return f"Estimate({float(self):.6g}, {text})"
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks."""
         cells = {"value": f"{float(self):.6g}"}
         cells |= {name: f"{getattr(self, name):.4g}" for name in _FIELDS}
+        if self.population is not None:
+            cells["design_effect"] = f"{self.design_effect:.3g}"
+            cells["population"] = self.population
+            cells["estimand"] = str(self.estimand)
         if self.privacy is not None:
             cells["privacy"] = self._guarantee().removeprefix(", ")
         rows = "".join(
@@ -295,6 +330,14 @@ discretisation=0)
             for name, text in cells.items()
         )
         return f"<table><tbody>{rows}</tbody></table>"
+
+    def _meaning(self) -> str:
+        if self.population is None:
+            return ""
+        return (
+            f", design_effect={self.design_effect:.3g}, "
+            f"population={self.population!r}, estimand={self.estimand!r}"
+        )
 
     def _guarantee(self) -> str:
         report = self.privacy
@@ -311,6 +354,7 @@ discretisation=0)
 
 
 _FIELDS = ("low", "high", "se_sampling", "se_privacy", "discretisation")
+_ABOUT = ("privacy", "population", "estimand", "design_effect")
 _GUARANTEE = ("eps", "delta", "unit", "adjacency", "simulated")
 
 
@@ -322,6 +366,9 @@ def _rebuild(
     privacy: float,
     grid: float,
     report: PrivacyReport | None = None,
+    population: str | None = None,
+    estimand: str | None = None,
+    design_effect: float = 1.0,
 ) -> Estimate:
     return Estimate(
         value,
@@ -331,35 +378,52 @@ def _rebuild(
         se_privacy=privacy,
         discretisation=grid,
         privacy=report,
+        population=population,
+        estimand=estimand,
+        design_effect=design_effect,
     )
 
 
 def replace(estimate: Estimate, **changes: Any) -> Estimate:
     """Copy of an estimate with other parts."""
-    parts = {name: getattr(estimate, name) for name in (*_FIELDS, "privacy")}
+    parts = {name: getattr(estimate, name) for name in (*_FIELDS, *_ABOUT)}
     return Estimate(float(estimate), **{**parts, **changes})
 
 
 def with_guarantee(answer: Answer) -> Answer:
-    """Decorator that attaches `privacy_` of the object to the estimates of a metric."""
+    """Decorator that says what the estimates of a metric are.
+
+    Attaches privacy, population and estimand of the object, and the design effect: the
+    squared ratio of its sampling error to that of the same answer for independent rows.
+    """
 
     @wraps(answer)
     def method(self: Any, *args: Any, **options: Any) -> Any:
-        report = self.privacy_
         found = answer(self, *args, **options)
-        return _attach(found, report if report.private else None)
+        rows = found
+        if getattr(self, "moments_", ()) or getattr(self, "rows_each_", 1) > 1:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                rows = answer(self._of_rows(), *args, **options)
+        about = {
+            "privacy": self.privacy_ if self.privacy_.private else None,
+            "population": getattr(self, "population_", "rows"),
+            "estimand": getattr(self, "estimand_", None),
+        }
+        return _attach(found, rows, about)
 
     return method  # type: ignore[return-value]
 
 
-def _attach(found: Any, report: PrivacyReport | None) -> Any:
+def _attach(found: Any, rows: Any, about: dict[str, Any]) -> Any:
     if isinstance(found, Estimate):
-        return replace(found, privacy=report)
-    if isinstance(found, tuple):  # a named one
-        return type(found)(*(_attach(part, report) for part in found))
-    if isinstance(found, list):
-        return [_attach(part, report) for part in found]
-    return found
+        own, other = found.se_sampling, rows.se_sampling
+        effect = (own / other) ** 2 if other > 0 else 1.0
+        return replace(found, design_effect=effect, **about)
+    if not isinstance(found, (tuple, list)):
+        return found
+    parts = [_attach(*pair, about) for pair in zip(found, rows, strict=True)]
+    return type(found)(*parts) if isinstance(found, tuple) else parts  # a named one
 
 
 def make_estimate(

@@ -16,7 +16,6 @@ from skfedcal.evaluation.answers import VISIBLE, Answers, undefined
 from skfedcal.evaluation.grid import by_slopes
 from skfedcal.evaluation.intervals import (
     Estimate,
-    freedom,
     make_estimate,
     quantile,
     replace,
@@ -48,21 +47,6 @@ def auc_with_gradient(counts: Array, smooth: bool = False) -> tuple[float, Array
         beyond = beyond + (rise[0] - by_slopes(positive)) / 12
         below = below + (by_slopes(negative) - rise[1]) / 12
     return value, np.stack([beyond / (p * n) - value / n, below / (p * n) - value / p])
-
-
-def equi_depth_edges(counts: Array, n_buckets: int) -> Array:
-    """Edges, in leaves, of buckets of about equal depth, by prefix search.
-
-    Cumulative sums that decrease because of noise are replaced by their running
-    maximum.
-    """
-    sums = np.append(0.0, np.cumsum(counts.sum(axis=0)))
-    sums = np.maximum.accumulate(sums)
-    targets = sums[-1] * np.arange(1, n_buckets) / n_buckets
-    right = np.clip(np.searchsorted(sums, targets), 1, len(sums) - 1)
-    nearer = targets - sums[right - 1] < sums[right] - targets
-    inner = np.where(nearer, right - 1, right)
-    return np.unique(np.concatenate([[0], inner, [counts.shape[1]]]))
 
 
 def average_precision(counts: Array, *, exact: bool) -> tuple[float, Array, float]:
@@ -271,7 +255,7 @@ class RankingAnswers(Answers):
         widths = np.ones(counts.shape[1], dtype=np.int64)
         widths[-1] = self.counts_.shape[1] - top
         leaves = np.repeat(gradient, widths, axis=1)
-        sampling, privacy = map(float, self.noise_.variances(self.counts_, leaves))
+        sampling, privacy, free = map(float, self._spread(leaves))
         found = make_estimate(
             value,
             sampling,
@@ -280,7 +264,7 @@ class RankingAnswers(Answers):
             privacy * (1 + 4 / _TOP_SIGNAL**2),
             ci=ci,
             discretisation=gap,
-            freedom=freedom(self.counts_, leaves, sampling, privacy),
+            freedom=free,
             rows=_WORTH * self._sums[1],
         )
         if self.noise_.exact:
@@ -352,9 +336,7 @@ class RankingAnswers(Answers):
         step = max(1, size // (_ERROR_POINTS - 1))
         point = np.arange(0, size + 1, step)
         above = np.arange(size) >= size - point[:, None]
-        sampling, privacy = self.noise_.variances(
-            self.counts_, gradient(above.astype(np.float64), point)
-        )
+        sampling, privacy = self.variances(gradient(above.astype(np.float64), point))
         return np.interp(np.arange(size + 1), point, np.sqrt(sampling + privacy))
 
     def _top(self) -> int:

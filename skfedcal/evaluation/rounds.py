@@ -2,11 +2,13 @@
 
 - Sums of outcome minus probability of each class, by bin of the probability.
 - One-vs-rest counts of class scores, with few entries per row.
+- Second moments of the counts of clients, for the variance between clients.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from skfedcal.contract import (
     Arrays,
     BlockSpec,
     Form,
+    Rows,
     Sums,
     check_range,
     n_classes_field,
@@ -29,7 +32,7 @@ from skfedcal.methods.buckets import (
     place_of_odds,
     softmax64,
 )
-from skfedcal.methods.own_rows import kept_rows, packed
+from skfedcal.methods.own_rows import WEIGHT_UNIT, kept_rows, packed
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts
 
 # |1 - p_y| + sum of the other p_k is at most 2, whatever the number of classes.
@@ -38,6 +41,9 @@ ROW_NORM = 2.0
 # The number of rows needs little of the budget: an error of 1 % in it is one of 1 % in
 # the result.
 _ROWS_WEIGHT = 1e-3
+
+# Most coarse buckets whose products a site computes.
+MAX_COARSE = 64
 
 # Entries of one block of rows.
 _BLOCK_CELLS = 1 << 16
@@ -213,3 +219,123 @@ class OneVsRestCounts(ClassScoreCounts):
         place = place_of_odds(odds[index[:, None], column], self.space)
         column[:, 0] += self.n_classes
         return place, column
+
+
+# A product of two counts is sent in two parts, as a site sends no whole number that is
+# larger than 2**32.
+_LOW_BITS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class MomentState:
+    """Second moments of the coarse counts of clients.
+
+    `products` are the sums over clients of the products of any two coarse counts,
+    `powers` those of the third and fourth power of a client's share of all rows.
+    """
+
+    products: Array
+    powers: Array
+    clients: int = 0
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreMoments(ClassScoreCounts):
+    """Sum the products of any two coarse counts of each client; exact sums only.
+
+    They have the variance between clients of every number that is computed from the
+    counts.
+
+    Parameters
+    ----------
+    edges : tuple of int, default=(0, 1)
+        Edges of coarse buckets in buckets of the last level, increasing, from 0 to the
+        number of these.
+    rows : float, default=1.0
+        Number of rows of all clients.
+    """
+
+    edges: tuple[int, ...] = (0, 1)
+    rows: float = 1.0
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        """Tables and coarse buckets."""
+        return self.n_tables, len(self.edges) - 1
+
+    def init(self, n_classes: int) -> MomentState:  # type: ignore[override]
+        return MomentState(np.zeros(self._n_products), np.zeros(2))
+
+    @property
+    def _n_products(self) -> int:
+        n_cells = prod(self._shape)
+        return n_cells * (n_cells + 1) // 2
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        return {
+            "high": BlockSpec((self._n_products,), kind="count"),
+            "low": BlockSpec((self._n_products,), kind="count"),
+            "powers": BlockSpec((2,)),
+        }
+
+    def n_values(self, n_classes: int) -> int:
+        """Return the number of values in a round."""
+        return 2 * self._n_products + 2
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        out = ClassScoreCounts.forms(self, n_classes)
+        if self.clip is not None:
+            raise ValueError(f"clip={self.clip!r}: second moments are exact sums")
+        check_range("number of edges", len(self.edges), 2, MAX_COARSE + 1)
+        if list(self.edges) != sorted(set(self.edges)) or (
+            (self.edges[0], self.edges[-1]) != (0, 2 ** self.levels[-1])
+        ):
+            raise ValueError(f"edges={self.edges!r} must increase from 0 to the end")
+        check_range("rows", self.rows, 1, 2**53)
+        return out
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:
+        owner, cell, weight = self.entries(clients)
+        table, leaf = np.divmod(cell, np.int64(2 ** self.levels[-1]))
+        n_coarse, size = self._shape[1], prod(self._shape)
+        coarse = np.searchsorted(np.array(self.edges[1:-1]), leaf, side="right")
+        where = owner * size + table * n_coarse + coarse
+        counts = np.bincount(where, weight, minlength=len(clients) * size)
+        counts = counts.reshape(-1, size)
+        share = counts.sum(axis=1) / self.rows
+        whole = np.rint(counts / self._unit).astype(np.int64)
+        first, second = np.triu_indices(size)
+        products = whole[:, first] * whole[:, second]
+        return {
+            "high": products >> _LOW_BITS,
+            "low": products & (2**_LOW_BITS - 1),
+            "powers": np.stack([share**3, share**4], axis=1),
+        }
+
+    @property
+    def _unit(self) -> float:
+        """All counts are multiples of this."""
+        return 1.0 if self._plain else WEIGHT_UNIT
+
+    def update(  # type: ignore[override]
+        self, state: MomentState, total: Sums, n_clients: int
+    ) -> MomentState:
+        products = (total["high"] * 2**_LOW_BITS + total["low"]) * self._unit**2
+        return MomentState(
+            state.products + products,
+            state.powers + total["powers"],
+            state.clients + n_clients,
+            state.rounds + 1,
+        )
+
+    def done(self, state: MomentState) -> bool:  # type: ignore[override]
+        return False
+
+    def matrix(self, state: MomentState) -> Array:
+        """Products of all pairs, of shape (n_cells, n_cells)."""
+        size = prod(self._shape)
+        out = np.zeros((size, size))
+        out[np.triu_indices(size)] = state.products
+        return out + np.triu(out, 1).T

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from math import nan, sqrt
+from math import inf, nan, sqrt
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -143,11 +143,17 @@ class ThresholdAnswers(Answers):
             weight = np.zeros_like(self.counts_)
             weight[row] = above if side else 1 - above
             value = float((self.counts_ * weight).sum())
-            privacy = float(self.noise_.variances(self.counts_, weight)[1])
+            spread, privacy, free = map(float, self._spread(weight))
             share = min(max(value / total, 0.0), 1.0)
-            sampling = total * share * (1 - share)
+            sampling = total * share * (1 - share) * self.rows_each_
+            if self.moments_:
+                sampling = spread
             low, high = unit_interval(
-                share, sampling / total**2, privacy / total**2, quantile(ci), total
+                share,
+                sampling / total**2,
+                privacy / total**2,
+                quantile(ci, free if self.moments_ else inf),
+                total,
             )
             out.append(
                 Estimate(

@@ -167,6 +167,25 @@ _SCHEMAS: dict[str, Schema] = {
                     "items": {"type": "array", "items": {"type": "number"}},
                 },
             },
+            "population": {"enum": ["clients", "rows"]},
+            "max_examples": {"type": ["integer", "null"], "minimum": 1},
+            "moments": {
+                "description": "Sums over clients of products of two coarse counts.",
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "edges": {"type": "array", "items": _COUNT},
+                        "products": {
+                            "type": "array",
+                            "items": {"type": "array", "items": {"type": "number"}},
+                        },
+                        "powers": {"type": "array", "items": {"type": "number"}},
+                    },
+                    "required": ["edges", "products", "powers"],
+                    "additionalProperties": False,
+                },
+            },
             "privacy": {"$ref": "#/$defs/privacy"},
         },
         "required": [*_REQUIRED, "height", "kind", "levels", "totals", "privacy"],

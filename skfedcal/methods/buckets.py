@@ -214,3 +214,18 @@ def bin_index(proba: Array, n_bins: int, out: Array | None = None) -> Array:
     """
     index = np.multiply(proba, n_bins, out=out).astype(np.intp)
     return np.minimum(index, n_bins - 1, out=index)
+
+
+def equi_depth_edges(counts: Array, n_buckets: int) -> Array:
+    """Edges, in leaves, of buckets of about equal depth, by prefix search.
+
+    Cumulative sums that decrease because of noise are replaced by their running
+    maximum.
+    """
+    sums = np.append(0.0, np.cumsum(counts.sum(axis=0)))
+    sums = np.maximum.accumulate(sums)
+    targets = sums[-1] * np.arange(1, n_buckets) / n_buckets
+    right = np.clip(np.searchsorted(sums, targets), 1, len(sums) - 1)
+    nearer = targets - sums[right - 1] < sums[right] - targets
+    inner = np.where(nearer, right - 1, right)
+    return np.unique(np.concatenate([[0], inner, [counts.shape[1]]]))

@@ -519,7 +519,19 @@ BUILT_IN: tuple[Method, ...] = (
         word="score_histogram",
         kind="evaluation",
         estimator="skfedcal.evaluation.histogram:ScoreHistogram",
-        algorithms=("scores.counts/1", "scores.class_counts/1"),
+        algorithms=(
+            "scores.counts/1",
+            "scores.class_counts/1",
+            Algorithm(
+                name="scores.moments/1",
+                path="skfedcal.evaluation.rounds:ScoreMoments",
+                cases=(
+                    {"levels": (3,), "space": "both", "edges": (0, 3, 4, 8)},
+                    {"levels": (2,), "scores": "top", "edges": (0, 1, 4)},
+                ),
+                rows="given",
+            ),
+        ),
     ),
     Method(
         word="residuals",

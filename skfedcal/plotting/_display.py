@@ -379,7 +379,7 @@ def _variances(hist: ScoreHistogram, point: Array, slope: Array) -> tuple[Array,
     size = hist.grid.n_buckets
     above = np.arange(size) >= size - point[:, None, None]
     gradient = np.where(above, slope[:, :, :1], slope[:, :, 1:])
-    return hist.noise_.variances(hist.counts_, gradient)
+    return hist.variances(gradient)
 
 
 def _chord(x: Array, y: Array, place: Array, half: Array) -> Array:

@@ -131,7 +131,10 @@ def test_the_default_grid_fits_sure_and_unsure_models(power):
 
 def test_curves_are_those_of_sklearn_on_binned_scores(scored):
     scores, labels, ids = scored
-    hist, known = fit(scores, labels, ids, height=4), binned(scores, 4)
+    hist, known = (
+        fit(scores, labels, ids, height=4, population="rows"),
+        binned(scores, 4),
+    )
     roc = hist.roc_curve()
     fpr, tpr, _ = metrics.roc_curve(labels, known, drop_intermediate=False)
     np.testing.assert_allclose(roc.fpr, fpr)
@@ -312,7 +315,10 @@ def test_reliability_is_the_calibration_curve(scored):
     from sklearn.calibration import calibration_curve
 
     scores, labels, ids = scored
-    hist, known = fit(scores, labels, ids, height=6), binned(scores, 6)
+    hist, known = (
+        fit(scores, labels, ids, height=6, population="rows"),
+        binned(scores, 6),
+    )
     points = hist.reliability(8)
     true, pred = calibration_curve(labels, known, n_bins=8)
     np.testing.assert_allclose(points.prob_true, true)

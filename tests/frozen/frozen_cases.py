@@ -82,6 +82,10 @@ def _statistic(function, n_classes, **params):
     return n_classes, fit
 
 
+def _scores(n_classes, population="rows", **params):
+    return _statistic(sf.ScoreHistogram.fit, n_classes, population=population, **params)
+
+
 def _score_counts(clients, runner, privacy):
     """The one algorithm that no estimator uses by itself."""
     if not isinstance(clients, dict):
@@ -147,16 +151,13 @@ METHODS = {
     "top bins": _calibrator("FedTopBinCalibrator", rounds=1, n_bins=5),
     "auto": _calibrator("FedAutoCalibrator", rounds=None),
     "auto, order": _calibrator("FedAutoCalibrator", rounds=None, keep_order=True),
-    "scores": _statistic(sf.ScoreHistogram.fit, 2, height=4),
-    "scores, probabilities": _statistic(
-        sf.ScoreHistogram.fit, 2, height=4, space="prob"
-    ),
-    "scores, clients": _statistic(
-        sf.ScoreHistogram.fit, 2, height=4, weighting="client"
-    ),
-    "scores, top": _statistic(sf.ScoreHistogram.fit, 3, height=4, kind="top"),
-    "scores, coarse": _statistic(sf.ScoreHistogram.fit, 2, height=2),
-    "scores, top, coarse": _statistic(sf.ScoreHistogram.fit, 3, height=2, kind="top"),
+    "scores": _scores(2, height=4),
+    "scores, probabilities": _scores(2, height=4, space="prob"),
+    "scores, clients": _scores(2, height=4, weighting="client"),
+    "scores, top": _scores(3, height=4, kind="top"),
+    "scores, coarse": _scores(2, height=2),
+    "scores, top, coarse": _scores(3, height=2, kind="top"),
+    "scores, population": _scores(2, height=2, population="clients"),
     "scores, as given": (2, _score_counts),
     "residuals": _statistic(sf.ClasswiseResiduals.fit, 3),
     "one against rest": _statistic(

@@ -86,7 +86,7 @@ def _calibrators():
 
 
 def _evaluation():
-    clients = cases.make_clients(2)
+    clients, rows = cases.make_clients(2), {"population": "rows"}
     for model, eps in MODELS.items():
         privacy = None if eps is None else sf.CentralDP(eps, 1e-5)
         common = {
@@ -98,13 +98,13 @@ def _evaluation():
         for name, (function, params) in FUNCTIONS.items():
             yield (
                 f"{name} / {model}",
-                {"value": _plain(function(clients, **common, **params))},
+                {"value": _plain(function(clients, **common, **params, **rows))},
             )
         three = cases.make_clients(3)
         common["classes"] = [0, 1, 2]
         ovr = sf.federated_roc_auc_score(three, multi_class="ovr", **common)
         yield f"auc, ovr / {model}", {"value": _plain(ovr)}
-        top = sf.federated_calibration_error(three, n_bins=3, **common)
+        top = sf.federated_calibration_error(three, n_bins=3, **common, **rows)
         yield f"error, top / {model}", {"value": _plain(top)}
         del common["height"]
         residuals = sf.ClasswiseResiduals.fit(three, **common)

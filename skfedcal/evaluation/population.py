@@ -1,0 +1,288 @@
+"""Sampling error for a population of clients: which numbers it is made from.
+
+Rows of one client are alike, so that a mean over rows of few clients varies more than
+one over as many independent rows. With clients as the population the variance is that
+between clients (cluster-robust or sandwich variance).
+
+References
+----------
+.. [1] Bell and McCaffrey, "Bias reduction in standard errors for linear regression with
+   multi-stage samples", Survey Methodology 28(2), 2002: corrections for few clients.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal.evaluation.grid import ScoreGrid
+from skfedcal.evaluation.rounds import ScoreMoments
+from skfedcal.exceptions import PrivacyWarning
+from skfedcal.methods.buckets import equi_depth_edges
+
+if TYPE_CHECKING:
+    from skfedcal.clients.dataset import FederatedDataset
+    from skfedcal.evaluation.collect import Statistic
+    from skfedcal.federation.collecting import Collected
+    from skfedcal.federation.remote import RemoteDataset
+    from skfedcal.methods.score_curves.rounds import ClassScoreCounts
+
+Array = NDArray[Any]
+Population = Literal["clients", "rows"]
+POPULATIONS = ("auto", "clients", "rows")
+
+
+def choose_population(
+    population: str, statistic: Statistic, n_clients: int
+) -> Population:
+    """Population of the intervals; 'auto' is clients wherever it can be."""
+    if not isinstance(population, str) or population not in POPULATIONS:
+        raise ValueError(f"population={population!r}: pass one of {POPULATIONS}.")
+    by_row = statistic.private and statistic.unit == "example"
+    if population == "clients" and by_row:
+        raise ValueError(
+            f"population='clients': {statistic.model!r} protects single examples, and "
+            "the sum of a client has no bound then. Pass population='rows', or a "
+            "privacy model with unit='client'."
+        )
+    if population == "clients" and n_clients < 2:
+        raise ValueError(
+            f"population='clients' needs at least 2 clients, got {n_clients}. Pass "
+            "client_ids or a list of clients, or population='rows'."
+        )
+    if population == "rows" or by_row or n_clients < 2:
+        return "rows"
+    return "clients"
+
+
+def describe_estimand(weighting: str, limit: int | None) -> str:
+    """What counts how much in an answer."""
+    if weighting == "client" or limit == 1:
+        return "every client counts once"
+    if limit is None:
+        return "every row counts once"
+    return f"at most {limit} rows of a client count"
+
+
+def warn_one_row(weighting: str, stacklevel: int) -> None:
+    """Warn that one row of each client is counted, unless that was asked for.
+
+    The warning does not depend on how many rows clients have, which is private.
+    """
+    if weighting == "client":
+        return
+    warnings.warn(
+        "Whole clients are protected, so one row of each client is counted and every "
+        "client counts once: not the same number as over all rows if clients with many "
+        "rows differ. Pass max_examples_per_client=1 to confirm this, a larger bound "
+        "to count more rows, or weighting='client'.",
+        PrivacyWarning,
+        stacklevel=stacklevel,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientMoments:
+    """Second moments of the counts of the clients of one release.
+
+    Parameters
+    ----------
+    edges : ndarray of int
+        Edges of coarse buckets, in leaves of the histogram.
+    products : ndarray of shape (n_cells, n_cells)
+        Sums over clients of the products of two coarse counts.
+    powers : ndarray of shape (2,)
+        Sums over clients of the third and fourth power of the number of rows.
+    """
+
+    edges: Array
+    products: Array
+    powers: Array
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Plain values, for JSON."""
+        return {
+            "edges": self.edges.tolist(),
+            "products": self.products.tolist(),
+            "powers": self.powers.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any], n_leaves: int) -> ClientMoments:
+        """Restore second moments; raises ValueError for impossible values."""
+        edges = np.array(content["edges"], dtype=np.int64)
+        products = np.array(content["products"], dtype=np.float64)
+        powers = np.array(content["powers"], dtype=np.float64)
+        n_cells = 2 * (len(edges) - 1)
+        fits = (
+            len(edges) > 1
+            and edges[0] == 0
+            and edges[-1] == n_leaves
+            and (np.diff(edges) > 0).all()
+            and products.shape == (n_cells, n_cells)
+            and powers.shape == (2,)
+        )
+        if not fits or not np.isfinite(products).all() or not np.isfinite(powers).all():
+            raise ValueError("second moments of clients")
+        return cls(edges, products, powers)
+
+    def projected(self, counts: Array, weights: Array) -> tuple[Array, Array]:
+        """Variance between clients of weights that are constant in coarse cells.
+
+        Also the variance of independent rows that such weights have. `weights` are
+        replaced by their means in coarse cells.
+        """
+        start = self.edges[:-1]
+        sums = np.add.reduceat(counts * weights, start, axis=-1)
+        sizes = np.add.reduceat(counts, start, axis=-1)
+        means = sums / np.where(sizes > 0, sizes, 1.0)
+        flat = means.reshape(*means.shape[:-2], -1)
+        between = np.einsum("...i,ij,...j->...", flat, self.products, flat)
+        return between, (sums * means).sum(axis=(-2, -1))
+
+
+# Coarse buckets: of equal depth, cut at the edges of bins of equal width. Measured:
+# with 8 of equal depth the variance of an area is within 1 % of that of 1024 buckets.
+_DEPTHS = 8
+_WIDTHS = 15
+
+# Part of a variance that is left after the mean, if one client has nearly all rows.
+_LEAST = 1e-3
+
+
+def coarse_edges(counts: Array, grid: ScoreGrid) -> tuple[int, ...]:
+    """Edges, in leaves, of the buckets whose counts are multiplied."""
+    size = grid.n_buckets
+    if size < _DEPTHS + _WIDTHS:
+        return tuple(range(size + 1))
+    bins = (grid.centres * _WIDTHS).astype(np.int64)
+    edges = np.union1d(
+        np.flatnonzero(np.diff(bins)) + 1, equi_depth_edges(counts, _DEPTHS)
+    )
+    # A bucket without rows needs no edge of its own.
+    filled = np.add.reduceat(counts.sum(axis=0), edges[:-1]) > 0
+    inner = edges[1:-1][filled[1:]]
+    return (0, *map(int, inner), size)
+
+
+def collect_moments(
+    statistic: Statistic,
+    clients: FederatedDataset | RemoteDataset,
+    counted: ClassScoreCounts,
+    counts: Array,
+    grid: ScoreGrid,
+    n_clients: int,
+) -> tuple[ClientMoments, Collected]:
+    """Ask the clients for the second moments of what they have counted."""
+    rows = max(float(counts.sum()), 1.0)
+    options = {f.name: getattr(counted, f.name) for f in fields(counted)}
+    edges = coarse_edges(counts, grid)
+    algorithm = ScoreMoments(
+        **{**options, "levels": (grid.height,)}, edges=edges, rows=rows
+    )
+    found = statistic.run(algorithm, clients, suffix=".moments")
+    # Clients may have left since.
+    scale = n_clients / max(found.state.clients, 1)
+    powers = found.state.powers * [rows**3, rows**4] * scale
+    products = algorithm.matrix(found.state) * scale
+    return ClientMoments(np.array(edges), products, powers), found
+
+
+def client_variance(
+    moments: Sequence[ClientMoments], counts: Array, functional: Array
+) -> tuple[Array, Array]:
+    """Variance over clients of linear functionals of the counts, and its freedom.
+
+    Parameters
+    ----------
+    moments : sequence of ClientMoments
+        One for each release that the counts are the sum of.
+    counts : ndarray of shape (2, n_leaves)
+        Exact counts.
+    functional : ndarray of shape (..., 2, n_leaves)
+        Weight of each cell.
+
+    Returns
+    -------
+    variance : ndarray of shape (...)
+        Corrected for few clients and for those that have most of the rows.
+    freedom : ndarray of shape (...)
+        Degrees of freedom of the variance (Satterthwaite).
+
+    Notes
+    -----
+    The number of rows is random if clients are: weights are taken relative to their
+    mean over rows. Their variation inside coarse buckets is taken as independent, with
+    the design effect of the rest. Corrections assume a variance ``a n + b n**2`` of a
+    client with n rows, where a and b follow from the two variances.
+    """
+    axes = (-2, -1)
+    total = max(float(counts.sum()), 1.0)
+    mean = (counts * functional).sum(axis=axes) / total
+    weights = functional - mean[..., None, None]
+    rows = (counts * weights**2).sum(axis=axes)
+    parts = [one.projected(counts, weights) for one in moments]
+    found = sum(between for between, _ in parts)
+    smooth = np.mean([own for _, own in parts], axis=0)
+    effect = found / np.where(smooth > 0, smooth, 1.0)
+    found = found + np.maximum(rows - smooth, 0.0) * np.maximum(effect, 1.0)
+    squares = float(sum(one.products.sum() for one in moments))
+    cubes, fourths = sum(one.powers for one in moments)
+    sizes = np.array([total, squares, cubes, fourths])
+    factor, free = few_clients(rows, found, sizes)
+    # Rows that matter may be with fewer clients than all rows.
+    size = np.abs(weights)
+    reached = sum(one.projected(counts, size)[0] for one in moments)
+    mass = (counts * size).sum(axis=axes) ** 2
+    share = mass / np.where(reached > 0, reached, 1.0) * squares / total**2
+    share = np.where(reached > 0, np.minimum(share, 1.0), 1.0)
+    return found * factor, np.maximum(free * share, 1.0)
+
+
+def few_clients(rows: Array, found: Array, sizes: Array) -> tuple[Array, Array]:
+    """Factor that makes a variance between clients unbiased, and its freedom.
+
+    Parameters
+    ----------
+    rows, found : ndarray
+        Variance of independent rows, and the sum of squares over clients.
+    sizes : ndarray of shape (4,)
+        Sums over clients of the number of rows and its second to fourth power.
+
+    Returns
+    -------
+    factor, freedom : ndarray
+        K / (K - 1) and K - 1 for K clients of equal size.
+    """
+    n1, n2, n3, n4 = sizes
+    # Powers of small shares are rounded to 0 when they are sent.
+    n2 = max(n2, 1e-12 * n1)
+    n3 = max(n3, n2**2 / n1)
+    n4 = max(n4, n3**2 / n2)
+    each = rows / n1
+    several = n2 - n1 > 1e-9 * n1
+    common = np.clip((found - rows) / (n2 - n1), 0.0, each) if several else 0.0
+    own = np.where(each > 0, each - common, 1.0)
+    # Sums over clients of v h^k and v^2 h^k: v the variance of a client, h its share of
+    # the rows. A fifth power is at least n4^2 / n3.
+    v0, v1, v2 = (
+        (own * a + common * b) / n1**k
+        for k, (a, b) in enumerate(((n1, n2), (n2, n3), (n3, n4)))
+    )
+    w0, w1 = (
+        (own**2 * a + 2 * own * common * b + common**2 * c) / n1**k
+        for k, (a, b, c) in enumerate(((n2, n3, n4), (n3, n4, n4**2 / n3)))
+    )
+    share = n2 / n1**2
+    # Trace of Q V and of its square: Q is the quadratic form of the squares of what is
+    # left after the mean, V the variances.
+    first = v0 * (1 + share) - 2 * v1
+    second = (1 + 2 * share) * w0 - 4 * w1
+    second += share**2 * v0**2 + 2 * v2 * v0 - 4 * share * v1 * v0 + 2 * v1**2
+    left = np.maximum(first / v0, _LEAST)
+    return 1 / left, np.maximum((left * v0) ** 2 / second, _LEAST)
