@@ -135,7 +135,9 @@ def federated(name, case):
     args, kwargs, _ = call_form(case, *clean_rows(n_classes))
     kwargs["privacy"] = case.pick("privacy", PRIVACY)
     if name == "federated_roc_auc_score" and n_classes == 3:
-        kwargs["multi_class"] = "ovr"
+        kwargs["multi_class"] = "ovr" if case.chance(0.5) else "ovo"
+    if name[10:] in ("precision_score", "recall_score", "f1_score") and n_classes == 3:
+        kwargs["average"] = "macro"
     if kwargs["privacy"] is not None and case.chance(0.8):
         kwargs["height"] = 1
     found = hostile_call(case, getattr(skfedcal, name), args, **kwargs)
@@ -145,6 +147,8 @@ def federated(name, case):
 
 # Answers that are no share of anything; the unbiased square of an error may be below 0.
 UNBOUNDED = {"log_loss", "federated_log_loss", "l2_ece", "confusion",
+             "federated_brier_score_loss", "federated_confusion_matrix",
+             "federated_balanced_accuracy_score",
              "federated_calibration_error"}  # fmt: skip
 
 
