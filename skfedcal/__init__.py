@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # ruff: isort: off
         federated_log_loss as federated_log_loss,
         federated_precision_score as federated_precision_score,
         federated_recall_score as federated_recall_score,
+        federated_report as federated_report,
         federated_roc_auc_score as federated_roc_auc_score,
     )
     from skfedcal.experiments import Comparison as Comparison, compare as compare
@@ -87,6 +88,7 @@ else:
                 "federated_log_loss",
                 "federated_precision_score",
                 "federated_recall_score",
+                "federated_report",
                 "federated_roc_auc_score",
             ],
             "experiments": ["Comparison", "compare"],

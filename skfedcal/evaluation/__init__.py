@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from skfedcal.evaluation.histogram import ScoreHistogram
     from skfedcal.evaluation.intervals import Estimate
     from skfedcal.evaluation.planning import ExpectedError, Plan, expected_error, plan
+    from skfedcal.evaluation.report import ClassificationReport, federated_report
 
 __all__ = [
+    "ClassificationReport",
     "ClasswiseResiduals",
     "Estimate",
     "ExpectedError",
@@ -54,6 +56,7 @@ __all__ = [
     "federated_log_loss",
     "federated_precision_score",
     "federated_recall_score",
+    "federated_report",
     "federated_roc_auc_score",
     "plan",
     "rates_bound",
@@ -88,6 +91,7 @@ __getattr__, __dir__, _names = attach(
         ],
         "histogram": ["ScoreHistogram"],
         "intervals": ["Estimate"],
+        "report": ["ClassificationReport", "federated_report"],
         "planning": ["ExpectedError", "Plan", "expected_error", "plan"],
     },
 )

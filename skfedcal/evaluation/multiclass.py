@@ -43,6 +43,7 @@ Array = NDArray[Any]
 _HEIGHTS: dict[str, tuple[int, int, int]] = {
     "scores": (10, 6, 4),
     "top": (10, 6, 5),
+    "binary": (10, 6, 5),
     "pairs": (10, 4, 3),
 }
 # Simulated releases of a parametric bootstrap.
@@ -106,12 +107,19 @@ class Tables:
 
     def top(self) -> ScoreHistogram:
         """Histogram of the largest score, positive if that class is correct."""
+        return self._histogram("top", ["wrong", "right"])
+
+    def binary(self) -> ScoreHistogram:
+        """Histogram of the score of the second of two classes."""
+        return self._histogram("binary", self.classes.tolist())
+
+    def _histogram(self, part: Part, labels: list[Any]) -> ScoreHistogram:
         return ScoreHistogram(
-            [self.counts["top"]],
-            self.noise["top"],
-            self.grid("top"),
-            kind="top",
-            classes=["wrong", "right"],
+            [self.counts[part]],
+            self.noise[part],
+            self.grid(part),
+            kind=part,
+            classes=labels,
             weighting="example",
             n_clients=self.n_clients,
             privacy=self.privacy_,
@@ -180,7 +188,9 @@ def fit_tables(
         n_parts=len(chosen) if statistic.local else 1,
         drop_empty=statistic.local,
     )
-    counts, noise, start = {}, {}, 0
+    counts: dict[str, Array] = {}
+    noise: dict[str, NoiseModel] = {}
+    start = 0
     for part, law in zip(chosen, found.state.laws, strict=True):
         shape = algorithm.shape(part)
         size = shape[0] * shape[1]
@@ -625,7 +635,7 @@ class ClassScores:
         """
         errors = weights * [e.se_sampling for e in found]
         most = float(errors.sum() ** 2)
-        if not self._dealt:
+        if not self._dealt or np.isnan(most):
             return most
         return min(most, 2 * float((errors**2).sum()))
 
@@ -653,7 +663,7 @@ class ClassScores:
         errors = shares * [e.se_sampling for e in found]
         by_owner = np.bincount(owners, errors)
         sampling = float(errors.sum() ** 2)
-        if self._dealt:
+        if self._dealt and not np.isnan(sampling):
             sampling = min(sampling, 2 * float((by_owner**2).sum()))
         # The positives of a class, and their noise, are in all of its pairs.
         noise = np.bincount(owners, shares * [e.se_privacy for e in found])
@@ -749,6 +759,9 @@ def _combined(
     values = np.array([float(e) for e in found])
     if np.isnan(values).any():
         return Estimate(nan, nan, nan, se_sampling=nan, se_privacy=nan)
+    if np.isnan(sampling):  # nothing is known of some of them
+        mean = float(weights @ values)
+        return Estimate(mean, 0.0, 1.0, se_sampling=nan, se_privacy=nan)
     if privacy is None:
         noise = weights * [e.se_privacy for e in found]
         privacy = float((noise**2).sum())

@@ -154,6 +154,14 @@ UNBOUNDED = {"log_loss", "federated_log_loss", "l2_ece", "confusion",
 
 def check_answer(found, name=""):
     """Numbers with their intervals, and curves; nan stands for what is not defined."""
+    if isinstance(found, evaluation.ClassificationReport):
+        for entry, value in found.entries.items():
+            check_answer(value, "log_loss" if entry in ("log loss", "brier") else name)
+        return
+    if isinstance(found, dict):
+        for column, value in found.items():
+            check_answer(value, "log_loss" if column == "support" else name)
+        return
     if isinstance(found, (tuple, list)) and not isinstance(found, evaluation.Estimate):
         for part in found:
             check_answer(part, name)
