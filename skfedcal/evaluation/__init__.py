@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from skfedcal.evaluation.classwise import ClasswiseResiduals
     from skfedcal.evaluation.functions import (
         federated_accuracy_score,
+        federated_average_precision_score,
+        federated_balanced_accuracy_score,
         federated_brier_score_loss,
         federated_calibration_curve,
         federated_calibration_error,
+        federated_confusion_matrix,
         federated_f1_score,
         federated_log_loss,
         federated_precision_score,
@@ -28,8 +31,10 @@ if TYPE_CHECKING:
     from skfedcal.evaluation.histogram import ScoreHistogram
     from skfedcal.evaluation.intervals import Estimate
     from skfedcal.evaluation.planning import ExpectedError, Plan, expected_error, plan
+    from skfedcal.evaluation.report import ClassificationReport, federated_report
 
 __all__ = [
+    "ClassificationReport",
     "ClasswiseResiduals",
     "Estimate",
     "ExpectedError",
@@ -41,13 +46,17 @@ __all__ = [
     "calibration_bound",
     "expected_error",
     "federated_accuracy_score",
+    "federated_average_precision_score",
+    "federated_balanced_accuracy_score",
     "federated_brier_score_loss",
     "federated_calibration_curve",
     "federated_calibration_error",
+    "federated_confusion_matrix",
     "federated_f1_score",
     "federated_log_loss",
     "federated_precision_score",
     "federated_recall_score",
+    "federated_report",
     "federated_roc_auc_score",
     "plan",
     "rates_bound",
@@ -68,9 +77,12 @@ __getattr__, __dir__, _names = attach(
         "classwise": ["ClasswiseResiduals"],
         "functions": [
             "federated_accuracy_score",
+            "federated_average_precision_score",
+            "federated_balanced_accuracy_score",
             "federated_brier_score_loss",
             "federated_calibration_curve",
             "federated_calibration_error",
+            "federated_confusion_matrix",
             "federated_f1_score",
             "federated_log_loss",
             "federated_precision_score",
@@ -79,6 +91,7 @@ __getattr__, __dir__, _names = attach(
         ],
         "histogram": ["ScoreHistogram"],
         "intervals": ["Estimate"],
+        "report": ["ClassificationReport", "federated_report"],
         "planning": ["ExpectedError", "Plan", "expected_error", "plan"],
     },
 )

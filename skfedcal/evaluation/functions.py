@@ -10,16 +10,23 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from skfedcal._params import check_flag
 from skfedcal.evaluation.calibration import CalibrationErrors
 from skfedcal.evaluation.classwise import ClasswiseResiduals
 from skfedcal.evaluation.histogram import ScoreHistogram
-from skfedcal.evaluation.inputs import check_choices
-from skfedcal.evaluation.intervals import Estimate
+from skfedcal.evaluation.inputs import Clients, ReadClients, check_choices
+from skfedcal.evaluation.intervals import Estimate, check_level
+from skfedcal.evaluation.multiclass import Tables, fit_tables
 from skfedcal.evaluation.thresholds import check_threshold
+from skfedcal.privacy.models import check_model
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, ClientRows, FloatArray, PerRow, Seed
+    from skfedcal.evaluation.rounds import Part
     from skfedcal.privacy.models import PrivacyModel
+
+Average = Literal["micro", "macro", "weighted"]
+_AVERAGES = ("micro", "macro", "weighted", None)
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _HEADS = ("clients", "y", "client_ids", "privacy")
@@ -100,7 +107,9 @@ def from_clients(
                 )
             asked = {k: v for k, v in options.items() if k in names}
             fit = {k: v for k, v in options.items() if k not in names}
-            source = Source(clients, y, client_ids, privacy, random_state, fit)
+            source = Source(
+                clients, y, client_ids, privacy, random_state, fit, answer.__name__
+            )
             return answer(source, **asked)
 
         heads = [_FIRST[name] for name in _HEADS]
@@ -129,14 +138,36 @@ class Source:
         privacy: PrivacyModel | None,
         random_state: Seed,
         fit: dict[str, Any],
+        name: str,
     ) -> None:
-        self.data = (clients, y)
+        self.name = name
+        self.data: tuple[Any, Any] = (clients, y)
         self.given: dict[str, Any] = {
             "client_ids": client_ids,
             "privacy": privacy,
             "random_state": random_state,
         }
         self.fit = fit
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes; the clients are read once."""
+        if not isinstance(self.data[0], ReadClients):
+            privacy = self.given["privacy"]
+            check_model(privacy)
+            given = Clients(
+                *self.data,
+                self.given["client_ids"],
+                self.fit.get("classes"),
+                self.fit.get("input_type", "logits"),
+                privacy is not None and privacy.private,
+            )
+            self.data = (given.read(), None)
+        return len(self.data[0].classes)
+
+    def tables(self, *parts: Part) -> Tables:
+        """Tables of predictions and class scores."""
+        return fit_tables(parts, self.data, {**self.given, **self.fit}, self.name)
 
     def histogram(self, **options: Any) -> ScoreHistogram:
         """Histogram of the clients."""
@@ -168,8 +199,8 @@ class Source:
 def federated_roc_auc_score(
     source: Source,
     *,
-    multi_class: Literal["raise", "ovr"] = "raise",
-    average: Literal["macro"] | None = "macro",
+    multi_class: Literal["raise", "ovr", "ovo"] = "raise",
+    average: Average | None = "macro",
     n_others: int | None = None,
     ci: float = 0.95,
 ) -> Estimate | list[Estimate]:
@@ -177,15 +208,18 @@ def federated_roc_auc_score(
 
     Parameters
     ----------
-    multi_class : {'raise', 'ovr'}, default='raise'
-        'ovr': each of several classes against the rest.
-    average : {'macro'} or None, default='macro'
-        With 'ovr': mean over classes, or one estimate per class.
+    multi_class : {'raise', 'ovr', 'ovo'}, default='raise'
+        For more than two classes: each against the rest, or the mean over all pairs of
+        classes. As in scikit-learn, it must then be given, and two classes ignore it.
+    average : {'micro', 'macro', 'weighted'} or None, default='macro'
+        For more than two classes: mean over classes (or pairs), equal or weighted by
+        their rows; 'micro' of all classes and rows together; or one estimate per class.
+        'ovo' has 'macro' and 'weighted'.
     n_others : int, default=None
-        With 'ovr': classes besides its own that a row is counted for, those with the
-        largest scores; unreported negatives are taken to be in the lowest bucket. None
-        is all of them without noise, and 1 with noise, whose scale grows with
-        ``n_others + 1``.
+        With 'ovr': None counts a row for its own class and, under noise, for one other
+        class that a hash deals to it; without noise for all. A number counts it for
+        the other classes with the largest scores; unreported negatives are taken to be
+        in the lowest bucket, which makes the area too large.
     ci : float, default=0.95
         Level of the confidence interval.
     {shared}
@@ -196,34 +230,89 @@ def federated_roc_auc_score(
 
     Examples
     --------
-    >>> from skfedcal import federated_roc_auc_score
+    >>> from skfedcal import federated_roc_auc_score, make_federation
     >>> clients = [([0.1, 0.4, 0.8], [0, 1, 1]), ([0.2, 0.3], [0, 1])]
     >>> print(federated_roc_auc_score(clients, input_type="proba"))
     1.0
+    >>> fed = make_federation(n_clients=20, n_samples=2000, random_state=0)
+    >>> print(f"{federated_roc_auc_score(fed.clients, multi_class='ovo'):.2f}")
+    0.95
     """
     for name, word in (("multi_class", multi_class), ("average", average)):
         if not isinstance(word, str | None):
             raise TypeError(f"{name} must be a string or None, got {word!r}.")
-    if multi_class == "raise":
-        for name, value, default in (
-            ("average", average, "macro"),
-            ("n_others", n_others, None),
-        ):
-            if value is not default and not (
-                isinstance(value, str) and value == default
-            ):
-                raise ValueError(
-                    f"{name}={value!r} is for multi_class='ovr'; leave it out."
-                )
+    if multi_class not in ("raise", "ovr", "ovo"):
+        raise ValueError(f"multi_class={multi_class!r}: pass 'ovr' or 'ovo'.")
+    _check_average(average, _AVERAGES if multi_class != "ovo" else _AVERAGES[1:3])
+    if n_others is not None and multi_class != "ovr":
+        raise ValueError(
+            f"n_others={n_others!r} is for multi_class='ovr'; leave it out."
+        )
+    if source.n_classes == 2:
         return source.histogram().roc_auc(ci=ci)
+    if multi_class == "raise":
+        raise ValueError(
+            f"There are {source.n_classes} classes: pass multi_class='ovr' (each "
+            "against the rest) or multi_class='ovo' (pairs of classes)."
+        )
+    check_level(ci)
+    if n_others is None:
+        part: Part = "pairs" if multi_class == "ovo" else "scores"
+        found = source.tables(part).scores(part)
+        areas: Estimate | list[Estimate] = found.area(multi_class, average, ci)
+        return areas
     from skfedcal.evaluation.classwise import fit_one_vs_rest
 
-    if multi_class != "ovr":
-        raise ValueError(f"multi_class={multi_class!r}: pass 'raise' or 'ovr'.")
     if average not in ("macro", None):
-        raise ValueError(f"average={average!r}: pass 'macro' or None.")
-    found = fit_one_vs_rest(source.data, {**source.given, **source.fit}, n_others)
-    return found.macro_auc(ci) if average == "macro" else found.per_class(ci)
+        raise ValueError(
+            f"average={average!r}: with n_others pass 'macro' or None, or leave "
+            "n_others out."
+        )
+    sparse = fit_one_vs_rest(source.data, {**source.given, **source.fit}, n_others)
+    return sparse.macro_auc(ci) if average == "macro" else sparse.per_class(ci)
+
+
+def _check_average(average: object, allowed: tuple[str | None, ...]) -> None:
+    """Raise ValueError for an average that a metric does not have."""
+    if average not in allowed:
+        words = ", ".join(repr(word) for word in allowed)
+        raise ValueError(f"average={average!r}: pass one of {words}.")
+
+
+@from_clients("kind")
+def federated_average_precision_score(
+    source: Source, *, average: Average | None = "macro", ci: float = 0.95
+) -> Estimate | list[Estimate]:
+    """Mean of precision over recall.
+
+    Parameters
+    ----------
+    average : {'micro', 'macro', 'weighted'} or None, default='macro'
+        For more than two classes, each against the rest: mean over classes, equal or
+        weighted by their rows; 'micro' of all classes and rows together; or one
+        estimate per class.
+    ci : float, default=0.95
+        Level of the confidence interval.
+    {shared}
+
+    Returns
+    -------
+    Estimate or list of Estimate
+
+    Examples
+    --------
+    >>> from skfedcal import federated_average_precision_score
+    >>> clients = [([0.1, 0.4, 0.8], [0, 1, 1]), ([0.2, 0.3], [0, 1])]
+    >>> print(federated_average_precision_score(clients, input_type="proba"))
+    1.0
+    """
+    _check_average(average, _AVERAGES)
+    if source.n_classes == 2:
+        return source.histogram().average_precision(ci=ci)
+    check_level(ci)
+    found = source.tables("scores").scores()
+    out: Estimate | list[Estimate] = found.average_precision(average, ci)
+    return out
 
 
 @from_clients()
@@ -235,8 +324,8 @@ def federated_accuracy_score(
     Parameters
     ----------
     threshold : float, default=0.5
-        Probability from which on a row is predicted positive; not with ``kind='top'``,
-        where the most probable class is predicted.
+        Probability from which on a row is predicted positive; not with ``kind='top'``
+        or more than two classes, where the most probable class is predicted.
     ci : float, default=0.95
         Level of the confidence interval.
     {shared}
@@ -254,30 +343,30 @@ def federated_accuracy_score(
     """
     kind = source.fit.get("kind", "binary")
     check_choices(kind=kind)
-    if kind != "top":
+    if kind != "top" and source.n_classes == 2:
         hist, here = source.at(threshold)
         return hist.accuracy(here, ci=ci)
     if threshold != 0.5:
         raise ValueError(
-            f"threshold={threshold!r}: with kind='top' the most probable class is "
-            "predicted. Leave threshold out."
+            f"threshold={threshold!r}: with kind='top', or more than two classes, the "
+            "most probable class is predicted. Leave threshold out."
         )
     # Only how many are right is asked: two buckets leave the least noise in that.
     default = all(source.fit.get(k, "auto") == "auto" for k in ("height", "levels"))
-    hist = source.histogram(height=1) if default else source.histogram()
-    return hist.accuracy(0.0, ci=ci)
+    few = {"height": 1} if default else {}
+    return source.histogram(kind="top", **few).accuracy(0.0, ci=ci)
 
 
 @from_clients("kind")
-def federated_precision_score(
-    source: Source, *, threshold: float = 0.5, ci: float = 0.95
+def federated_balanced_accuracy_score(
+    source: Source, *, adjusted: bool = False, ci: float = 0.95
 ) -> Estimate:
-    """Fraction of the predicted positives that are positive.
+    """Mean recall of the classes, for the most probable class as prediction.
 
     Parameters
     ----------
-    threshold : float, default=0.5
-        Probability from which on a row is predicted positive.
+    adjusted : bool, default=False
+        Rescale it so that guessing has 0 and a perfect prediction 1.
     ci : float, default=0.95
         Level of the confidence interval.
     {shared}
@@ -285,6 +374,109 @@ def federated_precision_score(
     Returns
     -------
     Estimate
+
+    Examples
+    --------
+    >>> from skfedcal import federated_balanced_accuracy_score
+    >>> clients = [([0.1, 0.4, 0.8], [0, 1, 1]), ([0.2, 0.3], [0, 1])]
+    >>> print(f"{federated_balanced_accuracy_score(clients, input_type='proba'):.2f}")
+    0.67
+    """
+    check_level(ci)
+    adjusted = check_flag("adjusted", adjusted)
+    return source.tables("margins").predictions().balanced_accuracy(adjusted, ci)
+
+
+@from_clients("kind")
+def federated_confusion_matrix(
+    source: Source,
+    *,
+    normalize: Literal["true", "pred", "all"] | None = None,
+    ci: float = 0.95,
+) -> list[list[Estimate]]:
+    """Numbers of rows by label and most probable class.
+
+    Parameters
+    ----------
+    normalize : {'true', 'pred', 'all'}, default=None
+        Shares of the rows of a label, of a predicted class, or of all rows.
+    ci : float, default=0.95
+        Level of the confidence intervals.
+    {shared}
+
+    Returns
+    -------
+    list of lists of Estimate
+        One list per label, in the order of the columns; ``numpy.array`` of it is the
+        matrix. Noisy numbers of rows are not clipped at 0, so that sums stay unbiased.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedcal import federated_confusion_matrix
+    >>> clients = [([0.1, 0.4, 0.8], [0, 1, 1]), ([0.2, 0.3], [0, 1])]
+    >>> np.array(federated_confusion_matrix(clients, input_type="proba"))
+    array([[2., 0.],
+           [2., 1.]])
+    """
+    if normalize is not None and (
+        not isinstance(normalize, str) or normalize not in ("true", "pred", "all")
+    ):
+        raise ValueError(
+            f"normalize={normalize!r}: pass 'true', 'pred', 'all' or None."
+        )
+    check_level(ci)
+    return source.tables("confusion").predictions().matrix(normalize, ci)
+
+
+def _predicted(
+    source: Source, metric: str, threshold: float, average: str | None, ci: float
+) -> Estimate | list[Estimate]:
+    """Precision, recall or F1 of two or more classes."""
+    _check_average(average, ("binary", *_AVERAGES))
+    if average == "binary":
+        if source.n_classes > 2:
+            raise ValueError(
+                f"There are {source.n_classes} classes, but average='binary'. Pass "
+                "average='micro', 'macro', 'weighted' or None."
+            )
+        hist, here = source.at(threshold)
+        found: Estimate = getattr(hist, metric)(here, ci=ci)
+        return found
+    if threshold != 0.5:
+        raise ValueError(
+            f"threshold={threshold!r}: with average={average!r} the most probable "
+            "class is predicted. Leave threshold out."
+        )
+    check_level(ci)
+    return source.tables("margins").predictions().score(metric, average, ci)
+
+
+@from_clients("kind")
+def federated_precision_score(
+    source: Source,
+    *,
+    threshold: float = 0.5,
+    average: Average | Literal["binary"] | None = "binary",
+    ci: float = 0.95,
+) -> Estimate | list[Estimate]:
+    """Fraction of the predicted positives that are positive.
+
+    Parameters
+    ----------
+    threshold : float, default=0.5
+        Probability from which on a row is predicted positive.
+    average : {'binary', 'micro', 'macro', 'weighted'} or None, default='binary'
+        'binary' is of the positive of two classes. The others predict the most
+        probable class: over all rows, mean over classes, equal or weighted by their
+        rows, or one estimate per class.
+    ci : float, default=0.95
+        Level of the confidence interval.
+    {shared}
+
+    Returns
+    -------
+    Estimate or list of Estimate
 
     Examples
     --------
@@ -293,27 +485,34 @@ def federated_precision_score(
     >>> print(federated_precision_score(clients, input_type="proba"))
     0.5
     """
-    hist, here = source.at(threshold)
-    return hist.precision(here, ci=ci)
+    return _predicted(source, "precision", threshold, average, ci)
 
 
 @from_clients("kind")
 def federated_recall_score(
-    source: Source, *, threshold: float = 0.5, ci: float = 0.95
-) -> Estimate:
+    source: Source,
+    *,
+    threshold: float = 0.5,
+    average: Average | Literal["binary"] | None = "binary",
+    ci: float = 0.95,
+) -> Estimate | list[Estimate]:
     """Fraction of the positives that are predicted positive.
 
     Parameters
     ----------
     threshold : float, default=0.5
         Probability from which on a row is predicted positive.
+    average : {'binary', 'micro', 'macro', 'weighted'} or None, default='binary'
+        'binary' is of the positive of two classes. The others predict the most
+        probable class: over all rows, mean over classes, equal or weighted by their
+        rows, or one estimate per class.
     ci : float, default=0.95
         Level of the confidence interval.
     {shared}
 
     Returns
     -------
-    Estimate
+    Estimate or list of Estimate
 
     Examples
     --------
@@ -322,27 +521,34 @@ def federated_recall_score(
     >>> print(federated_recall_score(clients, input_type="proba"))
     0.5
     """
-    hist, here = source.at(threshold)
-    return hist.recall(here, ci=ci)
+    return _predicted(source, "recall", threshold, average, ci)
 
 
 @from_clients("kind")
 def federated_f1_score(
-    source: Source, *, threshold: float = 0.5, ci: float = 0.95
-) -> Estimate:
+    source: Source,
+    *,
+    threshold: float = 0.5,
+    average: Average | Literal["binary"] | None = "binary",
+    ci: float = 0.95,
+) -> Estimate | list[Estimate]:
     """Harmonic mean of precision and recall.
 
     Parameters
     ----------
     threshold : float, default=0.5
         Probability from which on a row is predicted positive.
+    average : {'binary', 'micro', 'macro', 'weighted'} or None, default='binary'
+        'binary' is of the positive of two classes. The others predict the most
+        probable class: over all rows, mean over classes, equal or weighted by their
+        rows, or one estimate per class.
     ci : float, default=0.95
         Level of the confidence interval.
     {shared}
 
     Returns
     -------
-    Estimate
+    Estimate or list of Estimate
 
     Examples
     --------
@@ -351,13 +557,15 @@ def federated_f1_score(
     >>> print(federated_f1_score(clients, input_type="proba"))
     0.5
     """
-    hist, here = source.at(threshold)
-    return hist.f1(here, ci=ci)
+    return _predicted(source, "f1", threshold, average, ci)
 
 
 @from_clients("kind")
 def federated_brier_score_loss(source: Source, *, ci: float = 0.95) -> Estimate:
     """Mean squared difference of score and outcome.
+
+    With more than two classes it is summed over classes, so that it is from 0 to 2, as
+    in scikit-learn.
 
     Parameters
     ----------
@@ -376,12 +584,15 @@ def federated_brier_score_loss(source: Source, *, ci: float = 0.95) -> Estimate:
     >>> print(f"{federated_brier_score_loss(clients, input_type='proba'):.4f}")
     0.0000
     """
-    return source.histogram().brier(ci=ci)
+    if source.n_classes == 2:
+        return source.histogram().brier(ci=ci)
+    check_level(ci)
+    return source.tables("scores").scores().brier(ci)
 
 
 @from_clients("kind")
 def federated_log_loss(source: Source, *, ci: float = 0.95) -> Estimate:
-    """Mean negative log-likelihood of binary scores.
+    """Mean negative log-likelihood of scores.
 
     Parameters
     ----------
@@ -400,7 +611,10 @@ def federated_log_loss(source: Source, *, ci: float = 0.95) -> Estimate:
     >>> print(f"{federated_log_loss(clients, input_type='proba'):.2f}")
     0.69
     """
-    return source.histogram().log_loss(ci=ci)
+    if source.n_classes == 2:
+        return source.histogram().log_loss(ci=ci)
+    check_level(ci)
+    return source.tables("scores").scores().log_loss(ci)
 
 
 @from_clients("kind")
@@ -472,6 +686,8 @@ def federated_calibration_curve(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Frequency of positives against the mean score of bins.
 
+    With more than two classes, of the most probable class: positive if it is correct.
+
     Parameters
     ----------
     n_bins : int, default=5
@@ -497,5 +713,6 @@ def federated_calibration_curve(
     >>> curve[0].tolist()
     [0.25, 1.0]
     """
-    points = source.histogram().reliability(n_bins, strategy=strategy)
+    kind = {"kind": "top"} if source.n_classes > 2 else {}
+    points = source.histogram(**kind).reliability(n_bins, strategy=strategy)
     return points.prob_true, points.prob_pred, points.se

@@ -31,13 +31,22 @@ class _Reader(BaseEstimator):
 
 
 @dataclass(frozen=True)
+class ReadClients:
+    """Clients that have been read: `Clients` takes them in place of the user's."""
+
+    rows: Rows
+    classes: ClassMap
+    assumptions: list[str]
+
+
+@dataclass(frozen=True)
 class Clients:
     """Clients as given by the user, and the label of each column.
 
     After reading, `assumptions` lists what must be public about them.
     """
 
-    X: ClientRows
+    X: ClientRows | ReadClients
     y: PerRow | None = None
     client_ids: ArrayLike | None = None
     classes: ArrayLike | None = None
@@ -55,7 +64,7 @@ class Clients:
                 f"There are {len(classes)} classes ({classes.classes[:5].tolist()}); a "
                 "histogram of scores is for two. For several, "
                 "ScoreHistogram.fit(kind='top') counts the most probable class, and "
-                "federated_roc_auc_score(multi_class='ovr') each against the rest."
+                "federated_report and the other functions have metrics of all classes."
             )
         by_column = label_of_columns(classes).tolist()
         positive = 1
@@ -72,7 +81,16 @@ class Clients:
         clients, classes = self._read()
         return clients, label_of_columns(classes)
 
+    def read(self) -> ReadClients:
+        """Read the clients once, for several collections or checks."""
+        rows, classes = self._read()
+        return ReadClients(rows, classes, self.assumptions)
+
     def _read(self) -> tuple[Rows, ClassMap]:
+        if isinstance(self.X, ReadClients):
+            if self.assumptions is not self.X.assumptions:
+                self.assumptions.extend(self.X.assumptions)
+            return self.X.rows, self.X.classes
         if isinstance(self.X, RemoteClients):
             self.X.check_arguments(y=self.y, client_ids=self.client_ids)
             return self.X.read(self.classes, self.input_type, rows="given")

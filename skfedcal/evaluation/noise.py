@@ -36,7 +36,12 @@ Array = NDArray[Any]
 
 
 def rollup(leaves: Array, bits: int) -> Array:
-    """Sum leaves of shape (..., 2**height) to the ``2**bits`` nodes above them."""
+    """Sum leaves of shape (..., 2**height) to the ``2**bits`` nodes above them.
+
+    Leaves that are no more than the nodes, of any number, are returned as they are.
+    """
+    if leaves.shape[-1] <= 2**bits:
+        return leaves
     shape = (*leaves.shape[:-1], 2**bits, leaves.shape[-1] >> bits)
     out: Array = leaves.reshape(shape).sum(axis=-1)
     return out

@@ -3,12 +3,14 @@
 - Sums of outcome minus probability of each class, by bin of the probability.
 - One-vs-rest counts of class scores, with few entries per row.
 - Second moments of the counts of clients, for the variance between clients.
+- Tables of predictions and class scores, from which all multiclass metrics follow.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Literal
 
 import numpy as np
 
@@ -18,6 +20,8 @@ from skfedcal.contract import (
     Array,
     Arrays,
     BlockSpec,
+    CellRows,
+    Field,
     Form,
     Rows,
     Sums,
@@ -26,14 +30,29 @@ from skfedcal.contract import (
 )
 from skfedcal.methods.buckets import (
     InputType,
+    Space,
     bin_index,
     class_rows,
     log_odds,
     place_of_odds,
     softmax64,
 )
-from skfedcal.methods.own_rows import WEIGHT_UNIT, kept_rows, packed
-from skfedcal.methods.score_curves.rounds import ClassScoreCounts
+from skfedcal.methods.own_rows import (
+    WEIGHT_UNIT,
+    hashed,
+    kept_rows,
+    name_numbers,
+    packed,
+)
+from skfedcal.methods.score_curves.rounds import (
+    LAW_FIELDS,
+    MAX_LEVEL,
+    ClassScoreCounts,
+    CountState,
+    added_laws,
+    bucket_index,
+    law_row,
+)
 
 # |1 - p_y| + sum of the other p_k is at most 2, whatever the number of classes.
 ROW_NORM = 2.0
@@ -339,3 +358,244 @@ class ScoreMoments(ClassScoreCounts):
         out = np.zeros((size, size))
         out[np.triu_indices(size)] = state.products
         return out + np.triu(out, 1).T
+
+
+# Tables that a row can be counted in.
+Part = Literal["confusion", "margins", "scores", "pairs", "top", "binary"]
+PARTS = ("confusion", "margins", "scores", "pairs", "top", "binary")
+
+# Scores get twice the eps of other parts: eps is divided by the cube root of weights.
+# With equal parts the errors of areas and losses were several times those of others.
+_PART_WEIGHTS = {"scores": 8.0, "pairs": 8.0}
+
+# Added to the salt of the hash that deals classes: it is not that of chosen rows.
+_DEAL = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTables:
+    """Count the rows of several classes in tables of predictions and class scores.
+
+    - 'confusion': (label, predicted class), one entry per row.
+    - 'margins': correct rows of each class, else one missed row of the label and one
+      false row of the predicted class; at most two entries per row.
+    - 'scores': the row's score of its own class among the positives of that class, and
+      its scores of `n_others` other classes among the negatives of these.
+    - 'pairs': as 'scores', with one table for every pair of label and class.
+    - 'top': the largest score, by whether that class is correct.
+    - 'binary': the score of the second of two classes, by label.
+
+    Which other classes a row is counted for depends on a hash and on no score, so that
+    negatives are a random sample of known rate and every metric of them is unbiased.
+    The L1 norm is ``n_others + 1`` for any number of classes. With `one_cell`, for
+    local reports, the hash also decides whether a row is counted for its own class or
+    for another one. The hash is a public function of the salt and of the row's own
+    number and client, or of its own values: what a row adds depends on that row only,
+    and privacy does not rest on the hash.
+
+    Parameters
+    ----------
+    parts : tuple of str
+        The tables, of `PARTS`.
+    heights : tuple of int
+        For each of them: there are ``2**height`` buckets of scores; 0 where there are
+        none.
+    n_classes : int, default=2
+        Number of classes.
+    n_others : int, default=1
+        Other classes that a row is counted for, in 'scores' and 'pairs'.
+    one_cell : bool, default=False
+        One entry per row in 'scores' and 'pairs'.
+    max_examples : int, default=None
+        Maximum number of rows of a client.
+    private : bool, default=False
+        Bound what a client adds to each table.
+    by_values : bool, default=False
+        Hash the values of a row, not its number: rows are protected one by one.
+    by_round : bool, default=False
+        Ask for one table in each round, for cohorts that are asked once.
+    space : {'both', 'prob', 'logit'}, default='both'
+        Scale on which buckets have equal width.
+    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
+        Type of the scores in the columns of a site.
+    salt : int, default=0
+        Public salt of the hashes.
+    n_rounds : int, default=1
+        Rounds; sums add up.
+    """
+
+    parts: tuple[Part, ...]
+    heights: tuple[int, ...]
+    n_classes: int = 2
+    n_others: int = 1
+    one_cell: bool = False
+    max_examples: int | None = None
+    private: bool = False
+    by_values: bool = False
+    by_round: bool = False
+    space: Space = "both"
+    input_type: InputType = "logits"
+    salt: int = 0
+    n_rounds: int = 1
+
+    def shape(self, part: str) -> tuple[int, int]:
+        """Tables and buckets of a part."""
+        k, buckets = self.n_classes, 2 ** self.heights[self.parts.index(part)]
+        tables = {"scores": 2 * k, "pairs": k * k, "top": 2, "binary": 2}
+        plain = {"confusion": (k, k), "margins": (3, k)}
+        return plain[part] if part in plain else (tables[part], buckets)
+
+    def init(self, n_classes: int) -> CountState:
+        n_cells = sum(int(np.prod(self.shape(part))) for part in self.parts)
+        return CountState(
+            np.zeros(n_cells), np.zeros((len(self.parts), len(LAW_FIELDS)))
+        )
+
+    def broadcast(self, state: CountState) -> Arrays:
+        return {"round": np.asarray(state.rounds)}
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        return {
+            part: BlockSpec(
+                self.shape(part),
+                kind="count",
+                clip=self._bound(part),
+                norm="l1",
+                weight=_PART_WEIGHTS.get(part, 1.0),
+            )
+            for part in self._asked(int(broadcast["round"]))
+        }
+
+    def _bound(self, part: str) -> float | None:
+        if not self.private:
+            return None
+        entries = {"margins": 2, "scores": self._entries, "pairs": self._entries}
+        return float(entries.get(part, 1) * (self.max_examples or 1))
+
+    @property
+    def _entries(self) -> int:
+        return 1 if self.one_cell else self.n_others + 1
+
+    def n_values(self, n_classes: int) -> int:
+        """Return the largest number of values in a round."""
+        sizes = [int(np.prod(self.shape(part))) for part in self.parts]
+        return max(sizes) if self.by_round else sum(sizes)
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        if n_classes != self.n_classes:
+            raise ValueError(f"tables of {self.n_classes} classes, not of {n_classes}")
+        check_range("n_others", self.n_others, 1, n_classes - 1)
+        if not self.parts or not set(self.parts) <= set(PARTS):
+            raise ValueError(f"parts={self.parts!r} must be some of {PARTS}")
+        if "binary" in self.parts and n_classes != 2:
+            raise ValueError(f"part 'binary' is for two classes, not for {n_classes}")
+        if not len(set(self.parts)) == len(self.parts) == len(self.heights):
+            raise ValueError(f"heights={self.heights!r} must be one for each part")
+        for height in self.heights:
+            check_range("heights", height, 0, MAX_LEVEL)
+        return ({"round": Field((), "whole", 0, 2**31)},)
+
+    def query(
+        self, broadcast: Arrays, clients: FederatedDataset
+    ) -> dict[str, CellRows]:
+        asked = self._asked(int(broadcast["round"]))
+        rows, labels, owner = packed(clients)
+        deal = self._deal(clients, rows, labels)
+        if self.max_examples is not None:
+            kept = kept_rows(clients, self.max_examples, self.salt)
+            rows, labels, owner, deal = (a[kept] for a in (rows, labels, owner, deal))
+        cells: dict[str, list[Array]] = {part: [] for part in asked}
+        step = max(1, _BLOCK_CELLS // self.n_classes)
+        for start in range(0, max(1, len(rows)), step):
+            part = slice(start, start + step)
+            found = self._cells(asked, rows[part], labels[part], deal[part])
+            for name, cell in found.items():
+                cells[name].append(cell)
+        out = {}
+        for name, lists in cells.items():
+            cell = np.concatenate(lists)
+            used = cell >= 0
+            owners = np.broadcast_to(owner[:, None], cell.shape)[used]
+            out[name] = CellRows(owners, cell[used], len(clients), self.shape(name))
+        return out
+
+    def _deal(self, clients: FederatedDataset, rows: Array, labels: Array) -> Array:
+        """Hash of each row, from which its other classes follow."""
+        salt = self.salt + _DEAL
+        if self.by_values:
+            # In float32, so that last bits of scores do not matter.
+            bits = np.ascontiguousarray(rows, dtype=np.float32).view(np.uint32)
+            out = hashed(labels, salt)
+            for column in bits.T:
+                out = hashed(out ^ column.astype(np.uint64), salt)
+            return out
+        first = clients.offsets[:-1] - clients.offsets[0]
+        number = np.arange(clients.n_rows) - np.repeat(first, clients.sizes)
+        own = hashed(name_numbers(clients.names), salt + 1)
+        return hashed(number ^ np.repeat(own, clients.sizes).astype(np.int64), salt)
+
+    def _cells(
+        self, asked: tuple[str, ...], rows: Array, labels: Array, deal: Array
+    ) -> dict[str, Array]:
+        """Cells of each row in each table, shape (n, entries); -1 is no entry."""
+        odds = log_odds(class_rows(rows, self.input_type, self.n_classes))
+        k, own = self.n_classes, labels.astype(np.int64)[:, None]
+        top = odds.argmax(axis=1)[:, None]
+        right = own == top
+        out = {}
+        for part in asked:
+            if part == "confusion":
+                out[part] = own * k + top
+            elif part == "margins":
+                first, second = own + k * ~right, np.where(right, -1, top + 2 * k)
+                out[part] = np.concatenate([first, second], axis=1)
+            elif part == "top":
+                place = np.take_along_axis(odds, top, 1)
+                out[part] = self._cell(part, place, right.astype(np.int64))
+            elif part == "binary":
+                out[part] = self._cell(part, odds[:, 1:], own)
+            else:
+                column = self._columns(own, deal)
+                table = column + np.where(column == own, k, 0)
+                if part == "pairs":
+                    table = own * k + column
+                place = np.take_along_axis(odds, column, 1)
+                out[part] = self._cell(part, place, table)
+        return out
+
+    def _columns(self, own: Array, deal: Array) -> Array:
+        """Classes that each row is counted for: its own and dealt others."""
+        others = self.n_classes - 1
+        first = (deal % np.uint64(others)).astype(np.int64)[:, None]
+        dealt = (first + np.arange(self.n_others)) % others
+        dealt += dealt >= own
+        if not self.one_cell:
+            return np.concatenate([own, dealt], axis=1)
+        # A bit that the number of the class does not depend on.
+        mine = (deal // np.uint64(others) % np.uint64(2)).astype(bool)[:, None]
+        return np.where(mine, own, dealt[:, :1])
+
+    def _cell(self, part: str, odds: Array, table: Array) -> Array:
+        height = self.heights[self.parts.index(part)]
+        place = place_of_odds(odds, self.space)
+        return table * np.int64(2**height) + bucket_index(place, height)
+
+    def update(self, state: CountState, total: Sums, n_clients: int) -> CountState:
+        totals, laws = state.totals.copy(), state.laws.copy()
+        sizes = [int(np.prod(self.shape(part))) for part in self.parts]
+        starts = np.cumsum([0, *sizes])
+        for part in self._asked(state.rounds):
+            i = self.parts.index(part)
+            law, scale = law_row(total, part, n_clients)
+            totals[starts[i] : starts[i + 1]] += total[part].reshape(-1) * scale
+            laws[i] = added_laws(laws[i], law)
+        return replace(state, totals=totals, laws=laws, rounds=state.rounds + 1)
+
+    def done(self, state: CountState) -> bool:
+        return False
+
+    def _asked(self, round_index: int) -> tuple[str, ...]:
+        if not self.by_round:
+            return self.parts
+        return (self.parts[round_index % len(self.parts)],)

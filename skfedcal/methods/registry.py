@@ -565,6 +565,33 @@ BUILT_IN: tuple[Method, ...] = (
         ),
     ),
     Method(
+        word="class_tables",
+        kind="evaluation",
+        algorithms=(
+            Algorithm(
+                name="classes.tables/1",
+                path="skfedcal.evaluation.rounds:ClassTables",
+                cases=(
+                    {"parts": ("confusion", "scores", "top"), "heights": (0, 2, 2)},
+                    {
+                        "parts": ("margins", "scores", "pairs"),
+                        "heights": (0, 2, 1),
+                        "private": True,
+                        "max_examples": 1,
+                    },
+                    {
+                        "parts": ("scores",),
+                        "heights": (2,),
+                        "private": True,
+                        "max_examples": 1,
+                        "one_cell": True,
+                    },
+                ),
+                rows="given",
+            ),
+        ),
+    ),
+    Method(
         word="gaussian_head",
         kind="training",
         estimator="skfedcal.training._gaussian_head:FedGaussianHead",

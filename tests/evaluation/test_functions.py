@@ -102,8 +102,8 @@ def test_unknown_keywords_are_refused(scored):
         ask("federated_calibration_error", scored, kind="l1")
     with pytest.raises(ValueError, match="height is not used with kind"):
         ask("federated_calibration_error", scored, kind="classwise", height=3)
-    with pytest.raises(ValueError, match="multi_class='ovo'"):
-        ask("federated_roc_auc_score", scored, multi_class="ovo")
+    with pytest.raises(ValueError, match="multi_class='one'"):
+        ask("federated_roc_auc_score", scored, multi_class="one")
 
 
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")

@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from skfedcal import CentralDP, ClasswiseResiduals, federated_roc_auc_score
 from skfedcal.clients.dataset import FederatedDataset
-from skfedcal.evaluation.rounds import ClassResiduals, OneVsRestCounts
+from skfedcal.evaluation.rounds import ClassResiduals, ClassTables, OneVsRestCounts
 from skfedcal.methods.score_curves.rounds import ScoreCounts
 from skfedcal.metrics import classwise_calibration_error
 from skfedcal.privacy import DistributedDP, LocalDP, SourceDP
@@ -100,7 +100,9 @@ def test_local_models_are_refused(clients):
     with pytest.raises(ValueError, match="ScoreHistogram"):
         ClasswiseResiduals.fit(clients, privacy=LocalDP(1.0))
     with pytest.raises(ValueError, match="DistributedDP"):
-        federated_roc_auc_score(clients, privacy=LocalDP(1.0), multi_class="ovr")
+        federated_roc_auc_score(
+            clients, privacy=LocalDP(1.0), multi_class="ovr", n_others=1
+        )
 
 
 def test_one_vs_rest_area_is_that_of_sklearn(clients):
@@ -135,7 +137,7 @@ def test_one_vs_rest_rows_have_few_entries(n_others):
 def test_sparse_reports_under_noise(clients):
     exact = federated_roc_auc_score(clients, multi_class="ovr", n_others=1)
     noisy = federated_roc_auc_score(
-        clients, multi_class="ovr", privacy=SourceDP(20.0), random_state=0
+        clients, multi_class="ovr", privacy=SourceDP(20.0), n_others=1, random_state=0
     )
     assert noisy.se_privacy > 0
     assert abs(noisy - exact) < 6 * noisy.se_privacy
@@ -148,6 +150,14 @@ def test_sparse_reports_under_noise(clients):
         ScoreCounts((3,), weighting="client"),
         OneVsRestCounts((2, 5), max_examples=3, salt=7, n_classes=4),
         ClassResiduals(max_examples=3, salt=7),
+        ClassTables(
+            ("margins", "scores", "pairs", "top"),
+            (0, 3, 2, 4),
+            n_classes=4,
+            max_examples=3,
+            salt=7,
+        ),
+        ClassTables(("scores",), (3,), n_classes=4, one_cell=True, by_values=True),
     ],
     ids=lambda a: type(a).__name__,
 )

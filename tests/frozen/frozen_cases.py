@@ -100,6 +100,14 @@ def _score_counts(clients, runner, privacy):
     adapt.run_algorithm(counts, data, privacy, runner, seed=7)
 
 
+def sparse_areas(clients, **options):
+    """Areas of scores of all classes, or of the most probable other one."""
+    n_others = 2 if options["privacy"] is None else 1
+    return sf.federated_roc_auc_score(
+        clients, multi_class="ovr", n_others=n_others, **options
+    )
+
+
 # Number of classes, and ``fit(clients, runner, privacy)``.
 METHODS = {
     "temperature": _calibrator("FedTempCalibrator", rounds=3),
@@ -160,9 +168,14 @@ METHODS = {
     "scores, population": _scores(2, height=2, population="clients"),
     "scores, as given": (2, _score_counts),
     "residuals": _statistic(sf.ClasswiseResiduals.fit, 3),
-    "one against rest": _statistic(
+    "one against rest": _statistic(sparse_areas, 3, height=4),
+    "class scores": _statistic(
         sf.federated_roc_auc_score, 3, height=4, multi_class="ovr"
     ),
+    "class pairs": _statistic(
+        sf.federated_roc_auc_score, 3, height=2, multi_class="ovo"
+    ),
+    "predictions": _statistic(sf.federated_f1_score, 3, average="macro"),
     "gaussian head": _calibrator("FedGaussianHead", rounds=None),
     "gaussian head, bounded": _calibrator("FedGaussianHead", rounds=None, max_norm=3.0),
     "gaussian head, quadratic": _calibrator(

@@ -135,7 +135,9 @@ def federated(name, case):
     args, kwargs, _ = call_form(case, *clean_rows(n_classes))
     kwargs["privacy"] = case.pick("privacy", PRIVACY)
     if name == "federated_roc_auc_score" and n_classes == 3:
-        kwargs["multi_class"] = "ovr"
+        kwargs["multi_class"] = "ovr" if case.chance(0.5) else "ovo"
+    if name[10:] in ("precision_score", "recall_score", "f1_score") and n_classes == 3:
+        kwargs["average"] = "macro"
     if kwargs["privacy"] is not None and case.chance(0.8):
         kwargs["height"] = 1
     found = hostile_call(case, getattr(skfedcal, name), args, **kwargs)
@@ -145,11 +147,21 @@ def federated(name, case):
 
 # Answers that are no share of anything; the unbiased square of an error may be below 0.
 UNBOUNDED = {"log_loss", "federated_log_loss", "l2_ece", "confusion",
+             "federated_brier_score_loss", "federated_confusion_matrix",
+             "federated_balanced_accuracy_score",
              "federated_calibration_error"}  # fmt: skip
 
 
 def check_answer(found, name=""):
     """Numbers with their intervals, and curves; nan stands for what is not defined."""
+    if isinstance(found, evaluation.ClassificationReport):
+        for entry, value in found.entries.items():
+            check_answer(value, "log_loss" if entry in ("log loss", "brier") else name)
+        return
+    if isinstance(found, dict):
+        for column, value in found.items():
+            check_answer(value, "log_loss" if column == "support" else name)
+        return
     if isinstance(found, (tuple, list)) and not isinstance(found, evaluation.Estimate):
         for part in found:
             check_answer(part, name)

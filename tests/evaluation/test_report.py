@@ -1,0 +1,97 @@
+"""federated_report: all metrics of one release."""
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+import skfedcal
+from skfedcal import PrivacyLedger, federated_report, make_federation
+from skfedcal.evaluation import ClassificationReport
+from skfedcal.privacy import CentralDP, DistributedDP, LocalDP
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::skfedcal.exceptions.SimulatedPrivacyWarning"
+)
+
+
+def proba_of(logits):
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 10])
+def test_the_report_has_the_numbers_of_sklearn(n_classes):
+    fed = make_federation(30, 3000, n_classes, random_state=0)
+    labels, proba = np.asarray(fed.labels), proba_of(np.asarray(fed.logits, float))
+    top = proba.argmax(axis=1)
+    report = federated_report(fed.clients, debias=False)
+    theirs = metrics.classification_report(labels, top, output_dict=True)
+    found = report.to_dict()
+    assert found["accuracy"] == pytest.approx(theirs["accuracy"], abs=1e-9)
+    for name in (*map(str, range(n_classes)), "macro avg", "weighted avg"):
+        for column in ("precision", "recall", "f1-score"):
+            expected = theirs[name][column]
+            assert found[name][column] == pytest.approx(expected, abs=1e-9)
+    for k in range(n_classes):
+        assert found[str(k)]["support"] == (labels == k).sum()
+    balanced = metrics.balanced_accuracy_score(labels, top)
+    assert found["balanced accuracy"] == pytest.approx(balanced, abs=1e-9)
+    matrix = metrics.confusion_matrix(labels, top)
+    np.testing.assert_array_equal(np.array(report.confusion), matrix)
+    scores = proba[:, 1] if n_classes == 2 else proba
+    brier = ((proba - np.eye(n_classes)[labels]) ** 2).sum(axis=1).mean()
+    sure = scores if n_classes == 2 else proba.max(axis=1)
+    hits = labels if n_classes == 2 else top == labels
+    bins = np.minimum((sure * 15).astype(int), 14)
+    gaps = np.bincount(bins, hits - sure)
+    expected = {
+        "roc auc": metrics.roc_auc_score(labels, scores, multi_class="ovr"),
+        "average precision": metrics.average_precision_score(labels, scores),
+        "log loss": metrics.log_loss(labels, proba),
+        "brier": brier / 2 if n_classes == 2 else brier,
+        "ece": np.abs(gaps).sum() / len(labels),
+    }
+    for name, value in expected.items():
+        one = report[name]
+        assert abs(one - value) <= one.discretisation + 1e-12, name
+        assert one.low <= one <= one.high
+
+
+@pytest.mark.parametrize("n_classes", [2, 4, 10])
+@pytest.mark.parametrize("privacy", [CentralDP(2.0), DistributedDP(2.0), LocalDP(5.0)],
+                         ids=repr)  # fmt: skip
+def test_one_budget_pays_for_all_of_it(n_classes, privacy):
+    n = 16_000 if isinstance(privacy, LocalDP) else 4000
+    fed = make_federation(1, n, n_classes, random_state=0)
+    ledger = PrivacyLedger()
+    report = federated_report(
+        fed.logits, fed.labels, client_ids=np.arange(n), privacy=privacy,
+        classes=range(n_classes), ledger=ledger, random_state=0,
+    )  # fmt: skip
+    assert len(report.privacy_.ledger_ids) == 1
+    assert report.privacy_.eps == privacy.eps
+    exact = federated_report(fed.clients)
+    for name in ("accuracy", "balanced accuracy", "roc auc", "ece"):
+        found = report[name]
+        assert found.eps == privacy.eps and found.se_privacy > 0
+        slack = 6 * found.se + found.discretisation + 0.05 * (name == "ece")
+        assert abs(found - exact[name]) < slack, name
+    # Ten classes have their margins counted where noise is added once.
+    sparse = n_classes == 10 and not isinstance(privacy, LocalDP)
+    assert (report.confusion is None) == sparse
+    assert f"eps={privacy.eps:g}" in str(report) and "Simulated" in str(report)
+
+
+def test_texts_and_entries():
+    fed = make_federation(10, 900, 3, random_state=0)
+    named = np.array(["<b>", "mid", "zero"])[np.asarray(fed.labels)]
+    report = federated_report(fed.logits, named, classes=["<b>", "mid", "zero"])
+    assert isinstance(report, ClassificationReport) and str(report) == repr(report)
+    html = report._repr_html_()
+    assert "&lt;b&gt;" in html and "<b>" not in html
+    assert report == federated_report(fed.logits, named, classes=["<b>", "mid", "zero"])
+    with pytest.raises(KeyError, match="entries are"):
+        report["speed"]
+    full = report.to_dict(intervals=True)
+    assert full["macro avg"]["recall"]["low"] < full["macro avg"]["recall"]["high"]
+    assert skfedcal.federated_report is federated_report
