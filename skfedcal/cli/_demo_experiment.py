@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from skfedcal._numerics import softmax
+from skfedcal._numerics import label_losses, softmax
 from skfedcal._version import __version__
 
 # Clients per round, passes over a client's rows, rows per step, and step size.
@@ -446,9 +446,6 @@ def score(
     columns = np.arange(proba.shape[1])
     floor = metrics.calibration_floor(proba, random_state=seed)
     confidence, hits = proba.max(axis=1), proba.argmax(axis=1) == labels
-    chosen = np.maximum(
-        proba[np.arange(len(labels)), labels], np.finfo(proba.dtype).eps
-    )
     costs = {
         "eps": None,
         "delta": None,
@@ -465,10 +462,12 @@ def score(
         floor=float(floor.mean),
         floor_sd=float(floor.std),
         ece=metrics.expected_calibration_error(labels, proba, labels=columns),
-        nll=metrics.negative_log_likelihood(labels, proba, labels=columns),
+        nll=metrics.negative_log_likelihood(
+            labels, proba, labels=columns, min_prob="replace"
+        ),
         accuracy=float(hits.mean()),
         confidence=float(confidence.mean()),
-        losses=-np.log(chosen),
+        losses=label_losses(proba, labels, float(np.finfo(proba.dtype).eps)),
         gaps=confidence - hits,
         hits=hits,
         **{**costs, **cost},
