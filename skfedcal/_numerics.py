@@ -57,9 +57,44 @@ def log_softmax(logits: Rows) -> Rows:
     return shifted - np.log(np.einsum("ij->i", np.exp(shifted)))[:, None]
 
 
+# Logarithm of a probability of exactly 0, unless another one of its row is less. It
+# says "below the resolution"; -12 is below that of a file with four decimals.
+ZERO_LOG = -12.0
+
+
 def from_proba(proba: Rows) -> Rows:
-    """Logarithm of probabilities, floored at the smallest normal number."""
-    return np.log(np.maximum(proba, np.finfo(proba.dtype).tiny))
+    """Logarithm of probabilities; those of exactly 0 are replaced (`fill_zeros`).
+
+    Others are floored at the smallest normal number.
+    """
+    out = np.log(np.maximum(proba, np.finfo(proba.dtype).tiny))
+    return fill_zeros(out, proba == 0)
+
+
+def fill_zeros(log_proba: Rows, zero: NDArray[np.bool_]) -> Rows:
+    """Write ``min(-12, least other one of the row)`` for probabilities of 0, in place.
+
+    Rows then add up to a little more than 1, which every softmax corrects.
+    """
+    if zero.any():
+        least = log_proba.min(
+            axis=1, where=~zero, initial=log_proba.dtype.type(ZERO_LOG), keepdims=True
+        )
+        np.copyto(log_proba, least, where=zero)
+    return log_proba
+
+
+def label_losses(proba: Rows, codes: NDArray[Any], min_prob: float) -> Rows:
+    """Minus the logarithm of the probability of each row's own class, in float64.
+
+    Smaller ones count as `min_prob`, but those of exactly 0 as in `fill_zeros`.
+    """
+    chosen = proba[np.arange(len(codes)), codes].astype(np.float64)
+    out = -np.log(np.clip(chosen, min_prob, 1.0)) + 0.0
+    zero = np.flatnonzero(chosen == 0)
+    if zero.size:
+        out[zero] = -from_proba(proba[zero])[np.arange(len(zero)), codes[zero]]
+    return out
 
 
 def rows_look_like_proba(values: Rows, atol: float = 1e-6) -> bool:

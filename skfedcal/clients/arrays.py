@@ -150,12 +150,16 @@ def usable_rows(X, n_classes, *, input_type):
 def to_logits(X, n_classes, *, input_type, warn=False, stacklevel=5):
     """Logits with one column per class, from the columns that the user has.
 
-    Returns X itself where it has that form already.
+    Returns X itself where it has that form already. A probability of exactly 0 is below
+    the resolution of its model, so it is replaced; a logit of -inf is a class that
+    cannot be, and stays.
     """
     if input_type == "proba":
         return _numerics.from_proba(check_proba(X, n_classes))
     if input_type == "log_proba":
         _check_log_proba(X, n_classes)
+        zero = np.isneginf(X)
+        return _numerics.fill_zeros(X.copy(), zero) if zero.any() else X
     if X.shape[1] == n_classes - 1:
         # Log-odds against the first class: its own logit is zero.
         if n_classes == 2:

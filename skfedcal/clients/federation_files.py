@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from sklearn.utils import Bunch
 
+from skfedcal import _numerics
 from skfedcal._files import as_path, write_whole
 from skfedcal._params import as_number, check_flag
 from skfedcal.clients.arrays import read_array
@@ -79,8 +80,7 @@ def log_proba(scores, name, path):
             f"{path}: row {np.argmax(bad)} of {name} is not a probability vector: "
             f"entries must be at least 0 and sum to 1 ({bad.sum()} such rows)."
         )
-    with np.errstate(divide="ignore"):
-        return np.log(proba)
+    return _numerics.from_proba(proba)
 
 
 def check_labels(labels, name, logits, path):

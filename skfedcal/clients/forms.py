@@ -18,6 +18,7 @@ from sklearn.utils.validation import validate_data
 from skfedcal._sklearn_compat import num_samples
 from skfedcal.clients.arrays import (
     check_finite,
+    check_proba,
     clear_errors,
     distinct,
     from_tensor,
@@ -414,6 +415,8 @@ def make_dataset(
     labels = classes.columns(labels)
     if input_type is not None:
         # A warning about the values of private rows would be a release of its own.
+        if not private:
+            _warn_about_zeros(rows, labels, len(classes), input_type)
         rows = to_logits(rows, len(classes), input_type=input_type, warn=not private)
     names, order = raw.names, None
     if raw.row_ids is not None:
@@ -426,6 +429,30 @@ def make_dataset(
         rows, labels, offsets, names, len(classes), weights=weights, order=order
     )
     return dataset, classes
+
+
+def _warn_about_zeros(rows, labels, n_classes, input_type):
+    """Say how many rows give their own label probability 0."""
+    if input_type == "proba" and rows.shape[1] == n_classes - 1:
+        rows = check_proba(rows, n_classes)
+    if rows.shape[1] != n_classes:
+        return
+    impossible = 0 if input_type == "proba" else -np.inf
+    n_zero = int((rows[np.arange(len(labels)), labels] == impossible).sum())
+    if not n_zero:
+        return
+    use = (
+        "-inf is kept: no temperature can correct it. Pass probabilities with "
+        "input_type='proba', where zeros are replaced"
+        if input_type == "logits"
+        else "each is replaced by the lesser of exp(-12) and the least other "
+        "probability of the row"
+    )
+    warnings.warn(
+        f"{n_zero} of {len(labels)} rows give their true class probability 0; {use}.",
+        LogitsWarning,
+        stacklevel=6,
+    )
 
 
 def _pool(raw):

@@ -159,5 +159,7 @@ def score(
         "floor": float(floor.mean),
         "floor_sd": float(floor.std),
         "ECE": float(expected_calibration_error(labels, proba, **named)),
-        "NLL": float(negative_log_likelihood(labels, proba, labels=classes)),
+        "NLL": float(
+            negative_log_likelihood(labels, proba, labels=classes, min_prob="replace")
+        ),
     }

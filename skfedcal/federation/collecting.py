@@ -36,12 +36,12 @@ from skfedcal.federation.endpoint import PartialSum, Request, request_words
 from skfedcal.federation.history import RoundHistory, RoundRecord
 from skfedcal.federation.runner import FederatedRunner, Schedule, min_guaranteed_clients
 from skfedcal.privacy.entropy import Entropy, OSEntropy, Stream
+from skfedcal.privacy.events import PrivacyReport
 from skfedcal.privacy.mechanisms import SumMechanism
 from skfedcal.privacy.models import PrivacyModel, ReleasePlan, SecureAggregation
 
 if TYPE_CHECKING:
     from skfedcal.federation.remote import RemoteDataset
-    from skfedcal.privacy.events import PrivacyReport
     from skfedcal.privacy.ledger import PrivacyLedger
 
 OnRound = Callable[[Any, RoundRecord], bool]
@@ -164,13 +164,7 @@ def collect(
     _check_arguments(algorithm, clients, model, runner, ledger, entropy, label, split)
     if not isinstance(clients, FederatedDataset):
         clients.check_model(model)
-    if clone_number and runner.checkpoint is not None:
-        raise ValueError(
-            "A runner with a checkpoint cannot be used in a search or a "
-            "cross-validation, nor by any other clone of an estimator: every fold "
-            "would resume the run of the first one. Leave checkpoint out, or fit an "
-            "estimator that is not a clone."
-        )
+    _refuse_clone(runner, clone_number)
     schedule = runner.schedule(algorithm, clients.n_clients)
     if algorithm.n_rounds != schedule.n_rounds:
         algorithm = replace(algorithm, n_rounds=schedule.n_rounds)  # type: ignore[type-var]
@@ -192,6 +186,43 @@ def collect(
     report = mechanism.report()
     report = replace(report, assumptions=(*report.assumptions, *assumptions))
     return Collected(state, history, report, clients.n_clients)
+
+
+def collect_nothing(
+    clients: FederatedDataset | RemoteDataset,
+    *,
+    privacy: PrivacyModel,
+    runner: FederatedRunner,
+    clone_number: int = 0,
+) -> Collected:
+    """Result of a run that asks no client: nothing is released and nothing is paid.
+
+    Arguments are those of `collect`, and are refused for the same reasons.
+    """
+    if not isinstance(clients, FederatedDataset):
+        clients.check_model(privacy)
+    _refuse_clone(runner, clone_number)
+    n_units = clients.n_rows if privacy.unit == "example" else clients.n_clients
+    _warn_about_use(n_units, None, 0)
+    report = PrivacyReport(
+        eps=0.0,
+        mu=0.0,
+        unit=privacy.unit,
+        trust="no client was asked",
+        secure=True,
+        n_clients=n_units,
+    )
+    return Collected(None, RoundHistory(), report, clients.n_clients)
+
+
+def _refuse_clone(runner: FederatedRunner, clone_number: int) -> None:
+    if clone_number and runner.checkpoint is not None:
+        raise ValueError(
+            "A runner with a checkpoint cannot be used in a search or a "
+            "cross-validation, nor by any other clone of an estimator: every fold "
+            "would resume the run of the first one. Leave checkpoint out, or fit an "
+            "estimator that is not a clone."
+        )
 
 
 def _check_arguments(

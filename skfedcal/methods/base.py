@@ -11,7 +11,7 @@ import sys
 import warnings
 from abc import ABCMeta, abstractmethod
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard
 
 from sklearn.base import BaseEstimator
@@ -36,8 +36,8 @@ from skfedcal.clients.forms import (
     make_dataset,
 )
 from skfedcal.exceptions import CalibrationWarning
-from skfedcal.federation.collecting import collect
-from skfedcal.federation.runner import FederatedRunner
+from skfedcal.federation.collecting import collect, collect_nothing
+from skfedcal.federation.runner import FederatedRunner, Schedule, check_settings
 from skfedcal.methods.persistence import ExportMixin
 from skfedcal.privacy.mixin import PrivacyMixin
 
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from skfedcal.contract import Array, FederatedAlgorithm
     from skfedcal.federation.history import RoundHistory
     from skfedcal.federation.remote import RemoteClients, RemoteDataset
+    from skfedcal.federation.runner import Cohort
     from skfedcal.privacy.events import PrivacyReport
     from skfedcal.privacy.models import PrivacyModel
 
@@ -74,6 +75,23 @@ class FitSetting:
     n_rounds: int | None = None
     # Clients, or rows, among which one hides.
     n_units: int = 1
+    # How clients are chosen, and how many for a round.
+    cohort: Cohort = "full"
+    cohort_size: int | None = None
+
+    def signal(self, n_rounds: int) -> float:
+        """Number of units times mu: how much noisy means of bound 1 can say.
+
+        The inverse noise of the mean of all releases together; sampling by 'poisson'
+        is taken to be fully credited, so that it is at most this.
+        """
+        if self.cohort in ("full", "poisson") or self.cohort_size is None:
+            return self.n_units * self.strength
+        n_rounds = n_rounds if self.n_rounds is None else self.n_rounds
+        size, n_clients = self.cohort_size, self.n_clients
+        taken = Schedule(self.cohort, n_clients, size, n_rounds).n_participations
+        share = size / n_clients * sqrt(n_rounds / taken)
+        return self.n_units * self.strength * share
 
 
 def setting_of(
@@ -82,6 +100,7 @@ def setting_of(
     runner: FederatedRunner,
 ) -> FitSetting:
     """Return the public values of a fit."""
+    check_settings(runner, clients.n_clients)
     n_units = clients.n_rows if model.unit == "example" else clients.n_clients
     return FitSetting(
         clients.n_classes,
@@ -92,6 +111,8 @@ def setting_of(
         model.strength(n_units),
         runner.n_rounds,
         n_units,
+        runner.cohort,
+        runner.cohort_size,
     )
 
 
@@ -244,26 +265,38 @@ class BaseCalibrator(
             self._class_map, self.classes_ = classes, classes.classes
             self.improves_ = True  # callbacks may predict in between
             callbacks = RoundCallbacks(self, lambda state, _: self._set_state(state))
-            found = collect(
-                algorithm,
-                clients,
-                privacy=model,
-                runner=runner,
-                ledger=self.ledger,
-                label=type(self).__name__,
-                split=self._noise_split(),
-                entropy=self._entropy(model),
-                assumptions=assumptions,
-                clone_number=self._clone_number,
-                on_start=callbacks.start,
-                on_round=callbacks.round,
+            found = (
+                collect_nothing(
+                    clients,
+                    privacy=model,
+                    runner=runner,
+                    clone_number=self._clone_number,
+                )
+                if algorithm is None
+                else collect(
+                    algorithm,
+                    clients,
+                    privacy=model,
+                    runner=runner,
+                    ledger=self.ledger,
+                    entropy=self._entropy(model),
+                    label=type(self).__name__,
+                    split=self._noise_split(),
+                    assumptions=assumptions,
+                    clone_number=self._clone_number,
+                    on_start=callbacks.start,
+                    on_round=callbacks.round,
+                )
             )
             self.history_, self.privacy_ = found.history, found.report
             self._set_state(found.state)
             self.n_clients_, self.n_rounds_ = found.n_clients, len(found.history)
             self.improves_ = not setting.private or bool(self._improves())
             self._after_fit(setting)
-            if not self.improves_:
+            if algorithm is None:
+                callbacks.start(0)
+                self._warn_nobody_asked(setting)
+            elif not self.improves_:
                 self._warn_no_gain()
             callbacks.end()
             return self
@@ -319,13 +352,28 @@ class BaseCalibrator(
             stacklevel=4,
         )
 
+    def _warn_nobody_asked(self, setting: FitSetting) -> None:
+        units = "rows" if setting.unit == "example" else "clients"
+        warnings.warn(
+            f"No client was asked and nothing was spent: {setting.n_units} {units} at "
+            f"this eps release less than what is known beforehand ({units} times mu = "
+            f"{setting.n_units * setting.strength:.2g}). Predictions return the input "
+            f"unchanged. More {units} or a larger eps would help"
+            f"{self._other_unit if setting.unit == 'client' else ''}.",
+            CalibrationWarning,
+            stacklevel=4,
+        )
+
     @abstractmethod
-    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
-        """Federated algorithm with the parameters of this estimator."""
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any] | None:
+        """Federated algorithm with the parameters of this estimator.
+
+        None asks no client and spends nothing.
+        """
 
     @abstractmethod
     def _set_state(self, state: Any) -> None:
-        """Fitted attributes from the state of the server."""
+        """Fitted attributes from the state of the server; None if nobody was asked."""
 
     @abstractmethod
     def _calibrate(self, logits: Array) -> Array:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from skfedcal._numerics import ZERO_LOG
 from skfedcal.export.graph import Graph, Value, log_softmax, softmax
 from skfedcal.methods.auto.estimator import FedAutoCalibrator
 from skfedcal.methods.registry import load_object, method_of
@@ -76,7 +79,10 @@ def _as_logits(graph: Graph, n_classes: int, input_type: str) -> Value:
         if graph.n_columns == n_classes - 1:
             scores = (graph.constant(1.0, given=True) - scores.sum()).beside(scores)
         # Logarithms of single precision are off by several digits in some runtimes.
-        return scores.positive().double().log().rounded()
+        logs = scores.positive().double().log().rounded()
+        return _fill_zeros(logs, scores.equals(graph.constant(0.0, given=True)))
+    if input_type == "log_proba":
+        return _fill_zeros(scores, scores.equals(graph.constant(-np.inf, given=True)))
     if graph.n_columns == n_classes:
         return scores
     if n_classes == 2:
@@ -85,3 +91,9 @@ def _as_logits(graph: Graph, n_classes: int, input_type: str) -> Value:
     # The largest score is finite, others need not be.
     zero = scores.max() * graph.constant(0.0, given=True)
     return zero.beside(scores)
+
+
+def _fill_zeros(logs: Value, zero: Value) -> Value:
+    """Replace the logarithm of probabilities of 0, as `_numerics.fill_zeros`."""
+    least = logs.graph.constant(ZERO_LOG, given=True)
+    return zero.choose(zero.choose(least, logs).min().at_most(least), logs)

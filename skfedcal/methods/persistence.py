@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from math import isfinite
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _FORMAT = "skfedcal-calibrator"
 _FORMAT_VERSION = 1
 _COMMON = ("n_clients_", "n_rounds_", "n_features_in_")
+
+# Attributes that files of earlier versions do not have.
+_ADDED = {"expected_gain_": nan}
 
 # Parameters that belong to a place, not to the map.
 _NOT_SAVED = ("ledger", "runner")
@@ -136,7 +139,10 @@ def _restore(content: dict[str, Any]) -> BaseCalibrator:
         if key not in known:
             raise ValueError(f"unknown attribute {key!r}")
         setattr(estimator, key, _decode(value))
-    missing = [key for key in expected if key not in content["fitted"]]
+    for key in _ADDED:
+        if key in expected and key not in content["fitted"]:
+            setattr(estimator, key, _ADDED[key])
+    missing = [key for key in expected if key not in {*content["fitted"], *_ADDED}]
     if missing:
         raise ValueError(f"missing {missing}")
     if any(type(getattr(estimator, key)) is not int for key in _COMMON):

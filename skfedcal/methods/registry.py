@@ -42,7 +42,7 @@ class Algorithm:
     Parameters
     ----------
     name : str
-        Name and version in messages, such as 'temperature.posterior/1'. It stays when
+        Name and version in messages, such as 'temperature.posterior/2'. It stays when
         the class is renamed; an algorithm that computes something else has another.
     path : str
         ``'package.module:Class'`` of the frozen dataclass, whose module needs numpy
@@ -132,7 +132,7 @@ class Method:
     >>> method = Method(
     ...     word="temperature",
     ...     estimator="skfedcal.methods.temperature.estimator:FedTempCalibrator",
-    ...     algorithms=("temperature.newton/1", "temperature.posterior/1"),
+    ...     algorithms=("temperature.newton/1", "temperature.posterior/2"),
     ... )
     >>> method.estimator_name
     'FedTempCalibrator'
@@ -209,7 +209,7 @@ BUILT_IN: tuple[Method, ...] = (
         algorithms=(
             "temperature.newton/1",
             "temperature.grid/1",
-            "temperature.posterior/1",
+            "temperature.posterior/2",
             "bias_temperature.newton/1",
             "bias_temperature.posterior/1",
             "bias_temperature.residual/1",
@@ -238,7 +238,7 @@ BUILT_IN: tuple[Method, ...] = (
                 cases=({}, {"clip": 0.5}),
             ),
             Algorithm(
-                name="temperature.posterior/1",
+                name="temperature.posterior/2",
                 path="skfedcal.methods.temperature.rounds:TemperaturePosterior",
             ),
         ),
@@ -795,7 +795,7 @@ def allowed_by(word: str) -> frozenset[tuple[str, str]]:
     """Pairs of algorithm and family that a word of a policy allows.
 
     A word is that of a method ('temperature', 'FedTempCalibrator'), or the name of one
-    algorithm ('temperature.posterior/1'). An empty family is any.
+    algorithm ('temperature.posterior/2'). An empty family is any.
 
     Raises
     ------
@@ -812,7 +812,7 @@ def allowed_by(word: str) -> frozenset[tuple[str, str]]:
         return frozenset([old])
     raise ValueError(
         f"There is no method {word!r}; known are {', '.join(policy_words())}, the "
-        "names of estimators, and of algorithms such as 'temperature.posterior/1'."
+        "names of estimators, and of algorithms such as 'temperature.posterior/2'."
     )
 
 

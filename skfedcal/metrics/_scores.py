@@ -4,15 +4,19 @@
 - Scorers for cross-validation and grid search; greater is better.
 """
 
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.metrics import get_scorer as sklearn_get_scorer
 from sklearn.metrics import make_scorer
 
+from skfedcal._numerics import label_losses
+from skfedcal.exceptions import CalibrationWarning
 from skfedcal.metrics._calibration_error import (
     calibration_error,
     classwise_calibration_error,
@@ -90,16 +94,19 @@ def negative_log_likelihood(
     *,
     labels: ArrayLike | None = None,
     sample_weight: ArrayLike | None = None,
-    min_prob: float | None = None,
+    min_prob: float | Literal["replace"] | None = None,
 ) -> float:
     """Mean negative logarithm of the probability given to the true label.
 
     Parameters
     ----------
     y_true, y_prob, labels, sample_weight
-    min_prob : float, default=None
+    min_prob : float or 'replace', default=None
         Smaller probabilities count as this one; None is the machine epsilon of the
-        dtype of `y_prob`. With 0 a label that was called impossible costs infinity.
+        dtype of `y_prob`, with a warning that counts labels of probability 0. With 0 a
+        label that was called impossible costs infinity. 'replace' is like None, but
+        probabilities of exactly 0 count as in every calibrator: as the lesser of
+        exp(-12) and the least other one of the row.
 
     Returns
     -------
@@ -109,7 +116,8 @@ def negative_log_likelihood(
     Notes
     -----
     Equals ``sklearn.metrics.log_loss(y_true, y_prob, labels=labels)``, except that
-    probability 1 costs exactly 0.
+    probability 1 costs exactly 0. A label of probability 0 costs 36 nats in float64 and
+    16 in float32, an accident of the type, and 12 or more with ``min_prob="replace"``.
 
     Examples
     --------
@@ -118,16 +126,40 @@ def negative_log_likelihood(
     0.490
     """
     proba, codes, weight = check_problem(y_true, y_prob, labels, sample_weight)
-    if min_prob is None:
-        min_prob = float(np.finfo(proba.dtype).eps)
-    check_threshold(min_prob, "min_prob")
-    chosen = np.clip(proba_of(proba, codes), float(min_prob), 1.0)
+    chosen = proba_of(proba, codes)
+    replaced = isinstance(min_prob, str) and min_prob == "replace"
+    if replaced or min_prob is None:
+        least = float(np.finfo(proba.dtype).eps)
+        _warn_about_zeros(int((chosen == 0).sum()), len(chosen), replaced)
+    else:
+        check_threshold(min_prob, "min_prob")
+        least = float(min_prob)
     with np.errstate(divide="ignore"):
-        loss = -np.log(chosen)
+        loss = -np.log(np.clip(chosen, least, 1.0))
+    if replaced:
+        loss = label_losses(proba, codes, least)
     if weight is not None:
         # 0 * inf is NaN, but a row of weight 0 is not there.
         loss, weight = loss[weight > 0], weight[weight > 0]
     return float(np.average(loss, weights=weight)) + 0.0
+
+
+def _warn_about_zeros(n_zero: int, n_rows: int, replaced: bool) -> None:
+    if not n_zero:
+        return
+    use = (
+        "each counts as the lesser of exp(-12) and the least other probability of its "
+        "row"
+        if replaced
+        else "each counts as the machine epsilon, which decides the mean. Calibrators "
+        "replace zeros; min_prob='replace' scores them as these do"
+    )
+    warnings.warn(
+        f"{n_zero} of {n_rows} rows give their true label probability 0, whose "
+        f"logarithm is -inf; {use}.",
+        CalibrationWarning,
+        stacklevel=3,
+    )
 
 
 _make = partial(make_scorer, response_method="predict_proba", greater_is_better=False)

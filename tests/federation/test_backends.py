@@ -307,7 +307,7 @@ def test_requests_survive_pickling_and_count_their_bytes():
     again = pickle.loads(pickle.dumps(request))
     assert again.algorithm == request.algorithm
     assert again.codec.blocks == request.codec.blocks
-    assert request.n_bytes == 16  # two float64 numbers
+    assert request.n_bytes == 24  # three float64 numbers
 
 
 # ----------------------------------------------------------- engines of the runner

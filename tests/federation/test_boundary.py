@@ -263,15 +263,19 @@ def test_codes_must_be_those_of_the_algorithm(values):
 POSTERIOR = make_request(
     CentralDP(1.0), TemperaturePosterior(), Reading((0, 1), "logits")
 )
+START = dict(POSTERIOR.broadcast)
 
 
 @pytest.mark.parametrize(
     "arrays",
     [
         {},
-        {"log_beta": np.zeros(3), "clip": np.asarray(1.0)},
-        {"log_beta": np.asarray(0), "clip": np.asarray(1.0)},
-        {"log_beta": np.asarray(0.0), "clip": np.asarray(1.0), "more": np.zeros(2)},
+        {**START, "log_beta": np.zeros(3)},
+        {**START, "log_beta": np.asarray(0)},
+        {**START, "log_beta": np.asarray(20.0)},
+        {**START, "clip": np.asarray(0.0)},
+        {**START, "bound": np.asarray(-1.0)},
+        {**START, "more": np.zeros(2)},
         {"log_beta": np.asarray(0.0)},
     ],
 )
@@ -284,11 +288,12 @@ def test_broadcasts_must_be_those_of_the_algorithm(arrays):
     assert text.startswith("the algorithm does not fit the request: array")
 
 
-@pytest.mark.parametrize("value", [1e300, -1e300, 1e9, 0.0])
+@pytest.mark.parametrize("value", [1e300, -1e300, 9.2, -9.2, 0.0])
 def test_broadcasts_of_odd_values_change_nothing_visible(value):
     from dataclasses import replace
 
-    arrays = {"log_beta": np.asarray(value), "clip": np.asarray(0.0)}
+    arrays = {"clip": np.asarray(1e-12), "bound": np.asarray(0.0)}
+    arrays["log_beta"] = np.asarray(value)
     request = replace(POSTERIOR, broadcast=arrays)
     seen = []
     for label, score in ((0, 0.0), (1, 700.0), (9, np.nan)):
@@ -305,7 +310,7 @@ def test_a_claim_pays_for_one_method_of_one_run():
         site.handle("answer", {"run": "r", "round": index, "request": text}, arrays)
     assert len(site._ledger) == 1
     other = json.loads(text)
-    other["algorithm"]["full_rows"] = 26
+    other["algorithm"]["signal"] = 26.0
     letter = {"run": "r", "round": 2, "request": json.dumps(other)}
     site.handle("answer", letter, arrays)
     assert len(site._ledger) == 2
@@ -350,12 +355,12 @@ def test_one_unfit_row_changes_nothing_observable_of_a_private_fit(
         for n, rows, ledger in zip("abcd", clients, ledgers, strict=True)
     }
     fitted = FedTempCalibrator(
-        privacy=CentralDP(1.0, delta=1e-6, unit=unit),
+        privacy=CentralDP(2.0, delta=1e-6, unit=unit),
         classes=[0, 1, 2],
         runner=FederatedRunner(secure=secure),
     ).fit(RemoteClients(InProcessTransport(sites), n_rows=400))
     rounds, eps, n_units, _ = observable(fitted.history_, fitted.privacy_)
-    assert eps == 1.0 and n_units == (4 if unit == "client" else 400)
+    assert eps == 2.0 and n_units == (4 if unit == "client" else 400)
     assert [row[1] for row in rounds] == [4] * len(rounds)
     assert all(row[5] == {} for row in rounds)
     records = [ledger.records() for ledger in ledgers]

@@ -119,7 +119,7 @@ def test_the_faulty_site_is_found_without_a_look_at_rows(bad):
         touched.append(True)
         raise OSError("rows were read")
 
-    policy = SitePolicy(noise="own", methods=("temperature.posterior/1",))
+    policy = SitePolicy(noise="own", methods=("temperature.posterior/2",))
     sites = {
         name: Site(name, rows, policy=policy, ledger=PrivacyLedger(budget=(1.0, 1e-5)))
         for name in "abcdefg"

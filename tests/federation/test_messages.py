@@ -467,14 +467,14 @@ def test_methods_must_be_allowed():
     policy = SitePolicy(allow_plain=True, methods=("score_histogram", "vector"))
     text = policy_refusal(policy, make_request())
     assert "(methods)" in text
-    assert "auto or temperature (temperature.posterior/1); allowed are score_" in text
+    assert "auto or temperature (temperature.posterior/2); allowed are score_" in text
     own = counts_request(SourceDP(1.0, mode="faithful"))
     assert "refused" not in ask(Site("a", rows_of("a"), policy=policy), own)[0]
 
 
 @pytest.mark.parametrize(
     "word",
-    ["temperature", "FedTempCalibrator", "temp", "auto", "temperature.posterior/1"],
+    ["temperature", "FedTempCalibrator", "temp", "auto", "temperature.posterior/2"],
 )
 def test_methods_are_named_as_users_know_them(word):
     policy = SitePolicy(allow_plain=True, methods=(word,))
@@ -502,7 +502,7 @@ def test_the_family_of_maps_counts():
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("TemperaturePosterior", "temperature.posterior/1"),
+        ("TemperaturePosterior", "temperature.posterior/2"),
         ("ClassScoreCounts", "scores.class_counts/1"),
         ("PooledFit:VectorMap", "vector"),
     ],
@@ -647,7 +647,7 @@ def test_the_server_plans_for_colluders():
 def test_policies_are_read_from_configurations():
     config = {
         "min-clients": 5,
-        "methods": "score_histogram, temperature.posterior/1",
+        "methods": "score_histogram, temperature.posterior/2",
         "noise": "shared",
         "min-noise": 2,
         "allow-plain": True,
@@ -655,7 +655,7 @@ def test_policies_are_read_from_configurations():
     }
     assert SitePolicy.from_config(config) == SitePolicy(
         min_clients=5,
-        methods=("score_histogram", "temperature.posterior/1"),
+        methods=("score_histogram", "temperature.posterior/2"),
         noise="shared",
         min_noise=2.0,
         allow_plain=True,

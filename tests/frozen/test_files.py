@@ -171,7 +171,7 @@ def test_keys_and_roster_are_the_same(files):
 def test_a_site_is_built_from_its_file(files, monkeypatch):
     monkeypatch.chdir(files)
     # Its policy names classes, as policies did until 0.1.
-    with pytest.warns(FutureWarning, match="temperature.posterior/1"):
+    with pytest.warns(FutureWarning, match="temperature.posterior/2"):
         site = adapt.site_from_toml(files / "site.toml")
     assert site.name == "hospital-a"
     assert site.policy.min_clients == 3 and site.policy.noise == "central"

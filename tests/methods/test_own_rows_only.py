@@ -54,7 +54,7 @@ ALGORITHMS = {
     "grid": started(TemperatureGrid(n_points=4)),
     "grid, clipped": started(TemperatureGrid(n_points=4, clip=1.0)),
     "average": started(TemperatureAverage()),
-    "posterior": asked(TemperaturePosterior(), log_beta=-0.3, clip=0.3),
+    "posterior": asked(TemperaturePosterior(), log_beta=-0.3, clip=0.3, bound=4.0),
     "bias posterior": at_bias(
         BiasTemperaturePosterior(), lambda c: np.arange(1, c + 1) * 2 / (c * (c + 1))
     ),

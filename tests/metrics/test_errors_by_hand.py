@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from skfedcal.exceptions import CalibrationWarning
 from skfedcal.metrics import (
     brier_score,
     calibration_error,
@@ -164,8 +165,18 @@ def test_impossible_label_costs_infinity_when_asked():
     proba, y = [[1.0, 0.0], [0.0, 1.0]], [1, 1]
     kwargs = {"labels": [0, 1]}
     assert negative_log_likelihood(y, proba, min_prob=0, **kwargs) == np.inf
-    finite = negative_log_likelihood(y, proba, **kwargs)
+    with pytest.warns(CalibrationWarning, match="1 of 2 rows .* machine epsilon"):
+        finite = negative_log_likelihood(y, proba, **kwargs)
     assert finite == pytest.approx(-np.log(np.finfo(float).eps) / 2)
+    with pytest.warns(CalibrationWarning, match="1 of 2 rows .* least other"):
+        replaced = negative_log_likelihood(y, proba, min_prob="replace", **kwargs)
+    assert replaced == pytest.approx(12 / 2)
+    tiny = [[1 - 1e-7, 1e-7, 0.0]]
+    with pytest.warns(CalibrationWarning, match="1 of 1 rows"):
+        replaced = negative_log_likelihood(
+            [2], tiny, min_prob="replace", labels=[0, 1, 2]
+        )
+    assert replaced == pytest.approx(-np.log(1e-7))
     dropped = negative_log_likelihood(
         y, proba, min_prob=0, sample_weight=[0, 1], **kwargs
     )

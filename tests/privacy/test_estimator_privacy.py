@@ -244,8 +244,8 @@ def test_a_seed_repeats_a_fit_and_the_operating_system_does_not(cls):
 def test_a_search_without_a_ledger_is_warned_about():
     X, y, ids = pooled()
     search = GridSearchCV(
-        FedTempCalibrator(eps=1.0, random_state=0),
-        {"eps": [1.0, 2.0]},
+        FedTempCalibrator(eps=9.0, random_state=0),
+        {"eps": [9.0, 10.0]},
         cv=KFold(2),
         scoring="neg_log_loss",
         refit=False,
@@ -286,7 +286,8 @@ def test_repeated_fits_of_clones_are_warned_about_whoever_makes_them():
     assert fit_counting(again, lambda: fits(1)) == 0
     assert fit_counting(again, lambda: fits(3)) == 2
     assert fit_counting(again, lambda: fits(3, ledger=PrivacyLedger())) == 0
-    folds = CalibratedClassifierCV(FedTempCalibrator(eps=1.0), cv=3, ensemble=True)
+    # One client at a small eps would not be asked.
+    folds = CalibratedClassifierCV(FedTempCalibrator(eps=9.0), cv=3, ensemble=True)
     assert fit_counting(again, lambda: folds.fit(X, y)) == 2
     cal = FedTempCalibrator(eps=1.0)
     assert fit_counting(again, lambda: [cal.fit(CLIENTS) for _ in range(2)]) == 0

@@ -450,7 +450,9 @@ def measure(
     proba = np.asarray(proba, dtype=np.float64)
     classes = np.arange(proba.shape[1])
     found = score(labels, proba, classes, seed, n_bins=n_bins)
-    gain = _losses(base, labels) - _losses(proba, labels)
+    eps = float(np.finfo(np.float64).eps)
+    gain = _numerics.label_losses(base, labels, eps)
+    gain -= _numerics.label_losses(proba, labels, eps)
     hits = proba.argmax(axis=1) == labels
     confidence = proba.max(axis=1)
     bins = bin_sums(confidence, hits, bin_index(confidence, n_bins), n_bins)
@@ -493,9 +495,3 @@ def cost(fitted: Any) -> dict[str, Any]:
             "accountant": report.accountant,
         }
     return found
-
-
-def _losses(proba: Array, labels: Array) -> Array:
-    chosen = proba[np.arange(len(labels)), labels]
-    losses: Array = -np.log(np.maximum(chosen, np.finfo(np.float64).eps))
-    return losses

@@ -39,7 +39,7 @@ from skfedcal.methods.temperature.moments import row_sums
 from skfedcal.methods.temperature.rounds import (
     LOG_BOUND,
     PrivateState,
-    TemperaturePosterior,
+    SlopePosterior,
 )
 
 # Points in log(1 / T) of the first round: close together where networks lie.
@@ -423,7 +423,7 @@ class BiasPosteriorState(PrivateState):
         """Whether to use the result.
 
         The temperature has only a part of the budget, so its threshold is lower than in
-        `TemperaturePosterior`. Noise alone passes in a third of the fits, with little
+        `SlopePosterior`. Noise alone passes in a third of the fits, with little
         effect.
         """
         return self.evidence > _STANDS_OUT or self.bias_improves
@@ -435,7 +435,7 @@ class BiasTemperaturePosterior:
 
     In each round a client sends two blocks: its mean residual with one number for the
     curvature, and slope and curvature of its loss in ``log(1 / T)`` at the plain
-    probabilities, as in `TemperaturePosterior`. The server turns each release into a
+    probabilities, as in `SlopePosterior`. The server turns each release into a
     Newton estimate of the bias with known variance, averages them, and shrinks the
     average by the posterior mean under a normal prior whose spread it learns from the
     average itself.
@@ -537,8 +537,8 @@ class BiasTemperaturePosterior:
         return self._temperature.done(state)
 
     @property
-    def _temperature(self) -> TemperaturePosterior:
-        return TemperaturePosterior(n_rounds=self.n_rounds - self.private_prior)
+    def _temperature(self) -> SlopePosterior:
+        return SlopePosterior(n_rounds=self.n_rounds - self.private_prior)
 
     def _asks_labels(self, broadcast: Arrays) -> bool:
         return self.private_prior and not broadcast["prior"].size

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from skfedcal.clients.arrays import INPUT_TYPES
 from skfedcal.clients.forms import make_dataset
 from skfedcal.exceptions import CalibrationWarning
 from skfedcal.methods.base import BaseCalibrator
+from skfedcal.methods.temperature.posterior import MIN_SIGNAL
 from skfedcal.methods.temperature.rounds import (
     TemperatureAverage,
     TemperatureGrid,
@@ -53,18 +55,21 @@ class FedTempCalibrator(BaseCalibrator):
         Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
     solver : {'auto', 'newton', 'grid', 'average'}, default='auto'
-        'newton': the exact optimum of the pooled log loss; under `eps` five noisy
-        releases at the server's current value, combined by their known noise. 'grid':
-        the same optimum in one round, T in [0.01, 100]. 'average': the mean of the
-        clients' own optima, as printed in the paper; biased when clients differ. 'auto'
-        is 'newton'.
+        'newton': the exact optimum of the pooled log loss; under `eps` the temperature
+        of least expected loss given five noisy releases, for clients of any number of
+        rows. 'grid': the exact optimum in one round, T in [0.01, 100]. 'average': the
+        mean of the clients' own optima, as printed in the paper; biased when clients
+        differ. 'auto' is 'newton', or without `eps` 'grid' if `runner` has one round.
     clip : float or 'auto', default='auto'
-        Bound on the contribution of one client: its mean slope in log T for 'newton',
-        its curve for 'grid', its change of T for 'average'. A number also clips without
-        `eps` where the solver is 'average'. 'auto' is a public constant of the solver.
+        Bound on the contribution of one client: its mean slope in log T for 'newton'
+        (of one row with ``unit="example"``), its curve for 'grid', its change of T for
+        'average'. A number also clips without `eps` where the solver is 'average'.
+        'auto' is a public rule of the solver.
     if_improves : bool, default=True
-        With `eps`, return the input unchanged if the released values cannot be
-        distinguished from noise (`improves_`).
+        With `eps` and solver 'grid' or 'average', return the input unchanged if the
+        released values cannot be distinguished from noise (`improves_`). It has no
+        effect on 'newton', whose result is shrunk toward T = 1 as far as the noise
+        requires.
     privacy : CentralDP or SecureAggregation, default=None
         Privacy model to use instead of `eps` and `delta`.
     ledger : PrivacyLedger, default=None
@@ -90,8 +95,12 @@ class FedTempCalibrator(BaseCalibrator):
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     improves_ : bool
-        With `eps`, whether the released values can be distinguished from noise; always
-        True without `eps`.
+        With `eps`, ``expected_gain_ > 0``; for solver 'grid' or 'average', whether the
+        released values can be distinguished from noise. Always True without `eps`.
+    expected_gain_ : float
+        With `eps` and solver 'newton', the decrease of the mean log loss, in nats per
+        row, that is expected given the released values; never negative, and 0 if no
+        client was asked. NaN otherwise.
     n_clients_, n_rounds_ : int
         Clients seen and rounds run.
     privacy_ : PrivacyReport
@@ -108,6 +117,10 @@ class FedTempCalibrator(BaseCalibrator):
     -----
     The log loss in ``1 / T`` is convex and its derivatives are sums over rows, so that
     any partition into clients has the same optimum. Order and accuracy never change.
+
+    With `eps` no client is asked and nothing is spent if the number of clients times mu
+    (Gaussian differential privacy of eps and delta) is below 1: the releases would say
+    less than what is known about networks beforehand.
 
     References
     ----------
@@ -128,7 +141,7 @@ class FedTempCalibrator(BaseCalibrator):
         **BaseCalibrator._parameter_constraints,
         "solver": [StrOptions({"auto", "newton", "grid", "average"})],
     }
-    _fitted_names = ("temperature_", "converged_")
+    _fitted_names = ("temperature_", "converged_", "expected_gain_")
     _other_unit = (
         "; with few clients of many rows so would CentralDP(eps, unit='example'), "
         "which protects single rows, not whole clients"
@@ -161,7 +174,7 @@ class FedTempCalibrator(BaseCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any] | None:
         clip = None if self.clip == "auto" else float(self.clip)
         if self.solver == "average":
             if setting.unit == "example":
@@ -174,30 +187,37 @@ class FedTempCalibrator(BaseCalibrator):
             return TemperatureAverage(clip=clip)
         if not setting.private:
             _refuse_clip(self.clip, self.solver)
-            if self.solver == "grid":
+            # Newton steps need more than one round, also to see enough rows.
+            if self.solver == "grid" or (
+                self.solver == "auto" and setting.n_rounds == 1
+            ):
                 return TemperatureGrid()
             return TemperatureNewton()
         if self.solver == "grid":
             return TemperatureGrid(n_points=17, clip=clip or 1.0)
-        if setting.unit == "example":
-            # One row can be far more wrong than the mean of a client's rows.
-            return TemperaturePosterior(
-                clip=clip or 10.0, curvature_clip=40.0, full_rows=1
-            )
-        return TemperaturePosterior(clip=clip)
+        algorithm = TemperaturePosterior(clip=clip)
+        signal = setting.signal(algorithm.n_rounds)
+        if signal < MIN_SIGNAL:
+            return None
+        return replace(algorithm, signal=signal)
 
     def _set_state(self, state: Any) -> None:
-        self.temperature_ = float(state.temperature)
-        self.converged_ = bool(state.converged)
+        self.temperature_ = 1.0 if state is None else float(state.temperature)
+        self.converged_ = state is not None and bool(state.converged)
+        # Only a posterior has one; nobody expects anything of no releases.
+        missing = np.nan if state is not None else 0.0
+        self.expected_gain_ = float(getattr(state, "gain", missing))
         self._bounded = getattr(state, "bounded", True)
-        self._gain = getattr(state, "improves", True)
+        self._gain = state is not None and getattr(state, "improves", True)
 
     def _improves(self) -> bool:
         return self._gain
 
     def _after_fit(self, setting: FitSetting) -> None:
-        newton = not setting.private and self.solver in ("auto", "newton")
-        if newton and self._has_changing_cohorts():
+        newton = self.solver == "newton" or (
+            self.solver == "auto" and setting.n_rounds != 1
+        )
+        if newton and not setting.private and self._has_changing_cohorts():
             # Exact steps end at the optimum of the cohort that was asked last.
             self.converged_ = False
         if self.converged_ or not self.improves_:
@@ -222,6 +242,17 @@ class FedTempCalibrator(BaseCalibrator):
             )
         warnings.warn(text, CalibrationWarning, stacklevel=4)
 
+    def _warn_no_gain(self) -> None:
+        if self.solver in ("grid", "average"):
+            super()._warn_no_gain()
+            return
+        warnings.warn(
+            "Given the released values, no temperature is expected to reduce the loss: "
+            f"T = 1. More clients or a larger eps would help{self._other_unit}.",
+            CalibrationWarning,
+            stacklevel=4,
+        )
+
     def _has_changing_cohorts(self) -> bool:
         drawn = self.runner is not None and self.runner.cohort != "full"
         return drawn and any(r.n_clients < self.n_clients_ for r in self.history_)
@@ -229,6 +260,8 @@ class FedTempCalibrator(BaseCalibrator):
     def _check_restored(self) -> None:
         if type(self.temperature_) is not float or not 0 < self.temperature_ < np.inf:
             raise ValueError(f"temperature_={self.temperature_!r} is not positive")
+        if type(self.expected_gain_) is not float or self.expected_gain_ < 0:
+            raise ValueError(f"expected_gain_={self.expected_gain_!r} is negative")
         if type(self.converged_) is not bool:
             raise ValueError(f"converged_={self.converged_!r} is not true or false")
 

@@ -25,10 +25,14 @@ from skfedcal.contract import (
     Sums,
     check_range,
 )
+from skfedcal.methods.temperature import posterior
 from skfedcal.methods.temperature.moments import LossDerivatives
 
 # T lies in [exp(-LOG_BOUND), exp(LOG_BOUND)] = [1e-4, 1e4].
 LOG_BOUND = log(1e4)
+
+# Least clip, and inverse of the largest one, that a site accepts.
+_LEAST_CLIP = 1e-12
 
 # One row in 8 brings the start close; a sample of fewer rows than this is skipped.
 _SAMPLE = 8
@@ -639,6 +643,146 @@ def _step(here: Array, slopes: Array, low: Array, high: Array) -> tuple[Array, A
     return np.where(still, stay, target), np.where(still, 0.0, error)
 
 
+@dataclass(frozen=True, slots=True)
+class PosteriorState:
+    """Posterior of ``log(1 / T)`` after some releases.
+
+    `log_beta`, `clip` and `bound` are the next broadcast, `log_like` is the likelihood
+    on the grid, `sd` the width of the posterior while asking, `precision` the sum of
+    the inverse noise variances. `best` is the point of least expected loss and `gain`
+    what it is expected to gain over T = 1.
+    """
+
+    log_beta: float
+    clip: float
+    bound: float
+    log_like: Array
+    sd: float = posterior.START_SD
+    rounds: int = 0
+    precision: float = 0.0
+    best: float = 0.0
+    gain: float = 0.0
+
+    @property
+    def temperature(self) -> float:
+        return exp(-self.best)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the posterior is at most half as wide as the prior."""
+        return self.sd < posterior.START_SD / 2
+
+    @property
+    def improves(self) -> bool:
+        """Whether the temperature is expected to reduce the loss."""
+        return self.gain > 0
+
+
+@dataclass(frozen=True, slots=True)
+class TemperaturePosterior:
+    """Temperature of least posterior expected loss, from noisy slopes and curvatures.
+
+    A client sends slope and curvature of its summed loss in ``log(1 / T)`` at the
+    server's current value, divided by ``bound + clip n`` for its n rows and clipped to
+    L2 norm 1: one very wrong row cannot exceed `bound`, and the mean slope of many rows
+    cannot exceed `clip`. The server keeps a posterior on a grid in which the rows of a
+    usual client are unknown and the clip is a part of the likelihood
+    (`skfedcal.methods.temperature.posterior`). The same rounds serve clients of one
+    row and of thousands.
+
+    Parameters
+    ----------
+    clip : float, default=None
+        Bound on a client's mean slope in every round, whatever its rows; None follows
+        a public schedule of `clip` and `bound`.
+    signal : float, default=20.0
+        Number of clients times mu, the Gaussian differential privacy of all releases
+        together, as far as it is known beforehand: the clips of the first round.
+    n_rounds : int, default=5
+        Releases.
+    """
+
+    clip: float | None = None
+    signal: float = 20.0
+    n_rounds: int = 5
+
+    def init(self, n_classes: int) -> PosteriorState:
+        noise = sqrt(self.n_rounds) / max(self.signal, 1e-9)
+        clip, bound = self._clips(noise, posterior.START_SD)
+        return PosteriorState(0.0, clip, bound, posterior.start())
+
+    def broadcast(self, state: PosteriorState) -> Arrays:
+        return {
+            "log_beta": np.asarray(state.log_beta),
+            "clip": np.asarray(state.clip),
+            "bound": np.asarray(state.bound),
+        }
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        return {"slopes": BlockSpec((2,), clip=1.0)}
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return (
+            {
+                "log_beta": Field(low=-LOG_BOUND, high=LOG_BOUND),
+                "clip": Field(low=_LEAST_CLIP, high=1 / _LEAST_CLIP),
+                "bound": Field(low=0.0, high=1 / _LEAST_CLIP),
+            },
+        )
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+        beta, clip = exp(float(broadcast["log_beta"])), float(broadcast["clip"])
+        sums = np.zeros((len(clients), 2))
+        derivatives = LossDerivatives(np.float64)
+        for block in clients.blocks():
+            values = derivatives(block.rows, block.labels, beta, 2)
+            sums[block.clients] += block.sum_by_client(values)
+        sums *= [beta, beta**2 * clip / posterior.CURVATURE_UNIT]
+        # A client without rows sends zeros.
+        scale = float(broadcast["bound"]) + clip * np.maximum(clients.sizes, 1)
+        return {"slopes": sums / scale[:, None]}
+
+    def update(
+        self, state: PosteriorState, total: Sums, n_clients: int
+    ) -> PosteriorState:
+        noise = total.noise.get("slopes", 0.0) / n_clients
+        log_like = posterior.add_release(
+            state.log_like,
+            total["slopes"] / n_clients,
+            point=state.log_beta,
+            clip=state.clip,
+            bound=state.bound,
+            noise=noise,
+            n_clients=n_clients,
+        )
+        point, sd = posterior.next_point(log_like)
+        clip, bound = self._clips(noise, sd)
+        precision = state.precision + max(noise, 1e-9) ** -2
+        spike = posterior.spike_weight(sqrt(precision))
+        best = posterior.best_action(log_like, spike)
+        return PosteriorState(
+            point,
+            clip,
+            bound,
+            log_like,
+            sd,
+            state.rounds + 1,
+            precision,
+            best.log_beta,
+            best.gain,
+        )
+
+    def done(self, state: PosteriorState) -> bool:
+        return state.rounds >= self.n_rounds
+
+    def _clips(self, noise: float, sd: float) -> tuple[float, float]:
+        """Bounds on the mean and on the sum of slopes in the next round."""
+        if self.clip is not None:
+            return self.clip, 0.0
+        return posterior.mean_clip(noise, sd), posterior.sum_bound(noise)
+
+
 # Public constants, chosen on the outputs of real networks (docs: privacy guide).
 # Typical curvature of the mean log loss in log(1 / T), and its spread.
 _CURVATURE, _CURVATURE_SD, _CURVATURE_FLOOR = 0.4, 0.3, 0.08
@@ -718,8 +862,8 @@ State = TypeVar("State", bound=PrivateState)
 
 
 @dataclass(frozen=True, slots=True)
-class TemperaturePosterior:
-    """Posterior mean of the temperature from noisy slopes and curvatures.
+class SlopePosterior:
+    """Posterior mean of the temperature, as a part of `BiasTemperaturePosterior`.
 
     Each client sends the mean slope and curvature of its loss in ``log(1 / T)`` at the
     server's current value, scaled and clipped to L2 norm 1. The server turns each
@@ -743,32 +887,6 @@ class TemperaturePosterior:
     curvature_clip: float = 1.0
     full_rows: int = 25
     n_rounds: int = 5
-
-    def init(self, n_classes: int) -> PrivateState:
-        return PrivateState(clip=_FIRST_CLIP if self.clip is None else self.clip)
-
-    def broadcast(self, state: PrivateState) -> Arrays:
-        return {"log_beta": np.asarray(state.log_beta), "clip": np.asarray(state.clip)}
-
-    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
-        return {"slopes": BlockSpec((2,), clip=1.0)}
-
-    def forms(self, n_classes: int) -> tuple[Form, ...]:
-        """List the broadcasts that a site accepts."""
-        return ({"log_beta": Field(), "clip": Field()},)
-
-    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
-        beta = np.exp(float(broadcast["log_beta"]))
-        sums = np.zeros((len(clients), 2))
-        derivatives = LossDerivatives(np.float64)
-        for block in clients.blocks():
-            values = derivatives(block.rows, block.labels, beta, 2)
-            sums[block.clients] += block.sum_by_client(values)
-        slope = beta * sums[:, 0]
-        curvature = beta**2 * sums[:, 1] + slope
-        scale = np.maximum(clients.sizes, self.full_rows)
-        units = np.array([float(broadcast["clip"]), self.curvature_clip])
-        return {"slopes": np.column_stack([slope, curvature]) / scale[:, None] / units}
 
     def update(self, state: State, total: Sums, n_clients: int) -> State:
         slope, curvature = total["slopes"] / n_clients

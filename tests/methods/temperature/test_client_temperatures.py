@@ -132,7 +132,7 @@ class Weighing:
         return words.tobytes()
 
 
-@pytest.mark.parametrize("eps", [None, 1.0])
+@pytest.mark.parametrize("eps", [None, 2.0])
 @pytest.mark.parametrize("n_clients", [12, 3])
 def test_bytes_of_the_history_are_those_of_the_messages(
     calibrator_class, federation, eps, n_clients

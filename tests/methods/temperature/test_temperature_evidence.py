@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from skfedcal.contract import Sums
-from skfedcal.methods.temperature.rounds import TemperaturePosterior
+from skfedcal.methods.temperature.rounds import PrivateState, SlopePosterior
 
 
 def releases(curvature, optimum, seed, noise=6.0, n_clients=100):
     """State after five noisy rounds of a loss with this curvature and optimum."""
     rng = np.random.default_rng(seed)
-    algorithm = TemperaturePosterior()
-    state = algorithm.init(10)
+    algorithm = SlopePosterior()
+    state = PrivateState()
     while not algorithm.done(state):
         slope = curvature * (state.log_beta - optimum) / state.clip
         sums = n_clients * np.array([slope, curvature]) + noise * rng.normal(size=2)
@@ -47,6 +47,6 @@ def test_evidence_grows_with_the_budget():
 
 
 def test_nothing_released_is_no_evidence():
-    state = TemperaturePosterior().init(3)
+    state = PrivateState()
     assert state.evidence == 0
     assert not state.improves

@@ -1,4 +1,4 @@
-"""Newton, grid, average and posterior: one step by hand, then the limit."""
+"""Newton, grid and average: one step by hand, then the limit."""
 
 import math
 
@@ -16,7 +16,6 @@ from skfedcal.methods.temperature.rounds import (
     TemperatureAverage,
     TemperatureGrid,
     TemperatureNewton,
-    TemperaturePosterior,
     TemperatureState,
     _in_log,
     _log_root,
@@ -318,73 +317,3 @@ def test_average_is_the_mean_of_filled_clients(draw, optimum):
     # Clipped, the number of empty clients stays hidden: they count and send 0.
     clipped, _ = run(TemperatureAverage(clip=100.0), pack([*clients, empty], 3))
     assert clipped.temperature == pytest.approx(1 + (mean - 1) * 3 / 4, rel=1e-7)
-
-
-def test_posterior_update_by_hand():
-    algorithm = TemperaturePosterior(clip=0.4)
-    start = algorithm.init(3)
-    assert (start.log_beta, start.clip) == (0.0, 0.4)
-    # Ten clients; sums of slope / 0.4 and of curvature; noise of sd 0.2 in each.
-    total = Sums({"slopes": np.array([-1.5, 3.0])}, {"slopes": 0.2})
-    state = algorithm.update(start, total, 10)
-    noise = 0.02
-    shrink = noise**2 / (noise**2 + 0.3**2)
-    curvature = 0.3 + shrink * (0.4 - 0.3)
-    root = 0.15 * 0.4 / curvature
-    variance = (noise * 0.4 / curvature) ** 2
-    weight = 1 / (variance + (0.35 * root**2) ** 2 + 0.02**2)
-    assert state.log_beta == pytest.approx(weight * root / (weight + 1 / 0.8**2))
-    assert state.sd == pytest.approx((weight + 1 / 0.8**2) ** -0.5)
-    assert state.clip == 0.4 and state.rounds == 1 and not algorithm.done(state)
-
-
-def test_posterior_answer_by_hand():
-    # One row with gap 2 at beta = 1, label on the lower side.
-    data = FederatedDataset(
-        np.array([[2.0, 0.0]]), np.array([1]), np.array([0, 1]), [0], 2
-    )
-    broadcast = {"log_beta": np.asarray(0.0), "clip": np.asarray(0.5)}
-    p = 1 / (1 + np.exp(2.0))
-    slope, curvature = 2 - 2 * p, 4 * p * (1 - p)
-    for full_rows in (1, 25):
-        answer = TemperaturePosterior(full_rows=full_rows).query(broadcast, data)[
-            "slopes"
-        ]
-        expected = np.array([slope / 0.5, curvature + slope]) / full_rows
-        np.testing.assert_allclose(answer[0], expected)
-
-
-@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.8, 2.5])
-def test_posterior_without_noise_converges_to_the_optimum(draw, optimum, temperature):
-    rows, labels = draw(5000, 5, temperature)
-    data = pack([(rows[i::50], labels[i::50]) for i in range(50)], 5)
-    algorithm = TemperaturePosterior(clip=10.0, n_rounds=40)
-    state, _ = run(algorithm, data)
-    # Each release weighs 1/0.02^2, the prior 1/0.8^2 once: 40 of them leave 2e-5 of it;
-    # the first few, taken from afar, fade with their distance.
-    assert np.log(state.temperature) == pytest.approx(
-        np.log(optimum(rows, labels)), abs=0.02
-    )
-
-
-def test_clip_schedule_is_public():
-    """Clips depend on the round and the announced noise, never on the sums."""
-    algorithm = TemperaturePosterior()
-    for noise in (0.0, 0.5, 6.5, 100.0):
-        clips = set()
-        for seed in range(5):
-            rng = np.random.default_rng(seed)
-            state = algorithm.init(3)
-            path = []
-            for _ in range(3):
-                path.append(state.clip)
-                total = Sums({"slopes": rng.normal(size=2) * 50}, {"slopes": noise})
-                state = algorithm.update(state, total, 100)
-            clips.add(tuple(path))
-        assert len(clips) == 1
-        path = clips.pop()
-        assert path[0] == 0.5 and 0.1 - 1e-12 <= path[-1] <= 0.5
-    for clip in (0.01, 3.0):
-        state = TemperaturePosterior(clip=clip).init(3)
-        total = Sums({"slopes": np.ones(2)}, {"slopes": 1.0})
-        assert TemperaturePosterior(clip=clip).update(state, total, 10).clip == clip
