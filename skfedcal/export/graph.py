@@ -5,12 +5,15 @@
   Every value is a matrix with one row per example, or one that broadcasts against such.
   Numbers that count something are floats as well; only `take` makes integers of them.
 
+- The same operations on rows of numpy: a formula is written once, for `predict_proba`,
+  torch and ONNX.
+
 - Formulas in terms of the operations of a graph, stable near 0 and far out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -231,6 +234,76 @@ class Value:
     def take_from(self, table: ArrayLike) -> Value:
         """Entries of a table, by the numbers that this value holds; nan gives nan."""
         return self.apply("take", np.ravel(np.asarray(table))) + self * 0.0
+
+
+_NUMPY: dict[str, Callable[..., Array]] = {
+    name: getattr(np, name)
+    for name in (
+        "add", "subtract", "multiply", "divide", "negative", "absolute", "exp", "log",
+        "floor", "maximum", "minimum", "less", "equal", "where", "matmul",
+    )
+} | {
+    "sum": lambda x: np.einsum("ij->i", x)[:, None],
+    "max": lambda x: x.max(axis=1, keepdims=True),
+    "min": lambda x: x.min(axis=1, keepdims=True),
+    "argmax": lambda x: x.argmax(axis=1)[:, None],
+    "argsort": lambda x: np.argsort(-x, axis=1, kind="stable"),
+    "cumsum": lambda x: x.cumsum(axis=1),
+    "gather": lambda x, at: np.take_along_axis(x, at, axis=1),
+    "scatter": lambda x, at, values: _scattered(x, at, values),
+    "take": lambda at, table: table[0].take(
+        np.nan_to_num(at).astype(np.intp), mode="clip"
+    ),
+    "concat": lambda *parts: np.concatenate(parts, axis=1),
+}  # fmt: skip
+
+
+def _scattered(x: Array, at: Array, values: Array) -> Array:
+    out = x.copy()
+    np.put_along_axis(out, at, values, axis=1)
+    return out
+
+
+class ArrayValue(Value):
+    """Rows of numpy: operations are carried out at once instead of written down."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: ArrayLike) -> None:
+        self.array = np.array(array, ndmin=2, copy=None)
+
+    def apply(self, op: str, *others: Any, option: Sequence[int] | Array = ()) -> Value:
+        if op == "columns":
+            return ArrayValue(self.array[:, list(option)])
+        own = (self._value(other).array for other in others)
+        return ArrayValue(_NUMPY[op](self.array, *own))
+
+    def _value(self, other: Any) -> ArrayValue:
+        return other if isinstance(other, ArrayValue) else ArrayValue(other)
+
+
+# Cells of a block, which stays in the cache of the processor.
+_CELLS = 1 << 14
+
+
+def map_rows(
+    formula: Callable[[Value], Value],
+    rows: Array,
+    rounded: Callable[[Array, Array], Array],
+) -> Array:
+    """Carry out a formula on rows of numpy, in double precision, block by block.
+
+    `rounded` takes the values of a block and its rows, in whose type they are returned.
+    """
+    out = np.empty_like(rows)
+    step = max(1, _CELLS // max(1, rows.shape[1]))
+    with np.errstate(all="ignore"):  # a far lower logit is -inf: probability 0
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            found = formula(ArrayValue(rows[part].astype(np.float64, order="C")))
+            assert isinstance(found, ArrayValue)
+            out[part] = rounded(found.array, rows[part])
+    return out
 
 
 # Open interval (0, 1) in float64.

@@ -36,9 +36,11 @@ from skfedcal.clients.forms import (
     make_dataset,
 )
 from skfedcal.exceptions import CalibrationWarning
+from skfedcal.export.graph import map_rows
 from skfedcal.federation.collecting import collect, collect_nothing
 from skfedcal.federation.runner import FederatedRunner, Schedule, check_settings
 from skfedcal.methods.persistence import ExportMixin
+from skfedcal.methods.registry import load_object, method_of
 from skfedcal.privacy.mixin import PrivacyMixin
 
 if TYPE_CHECKING:
@@ -375,9 +377,31 @@ class BaseCalibrator(
     def _set_state(self, state: Any) -> None:
         """Fitted attributes from the state of the server; None if nobody was asked."""
 
-    @abstractmethod
     def _calibrate(self, logits: Array) -> Array:
-        """Calibrated logits from centred logits; may work in place."""
+        """Calibrated logits from centred logits; may work in place.
+
+        By the map of the method's entry in the registry. A method overrides this where
+        numpy has a faster way.
+        """
+        if logits.shape[1] == 1:
+            return logits
+        formula = load_object(self._map_path())
+        return map_rows(lambda rows: formula(self, rows), logits, self._rounded)
+
+    def _rounded(self, values: Array, logits: Array) -> Array:
+        """Values in double precision, ready for the type of `logits`."""
+        return values
+
+    def _map_path(self) -> str:
+        """Path of the map, which subclasses inherit."""
+        for cls in type(self).__mro__:
+            method = method_of(cls)
+            if method is not None and method.map:
+                return method.map
+        raise NotImplementedError(
+            f"{type(self).__name__} has neither a map in its entry of "
+            "skfedcal.methods.register_method nor a method _calibrate."
+        )
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -109,8 +109,8 @@ class Method:
     family : str, default=''
         Family of maps in its requests, where several methods share an algorithm.
     map : str, default=''
-        ``'package.module:function'`` of its map as a graph, for torch and ONNX; without
-        one it cannot be exported.
+        ``'package.module:function'`` of its map as a graph, for `predict_proba`, torch
+        and ONNX; without one it needs `_calibrate` and cannot be exported.
     command : str, default=''
         Word of the command line.
     options : tuple of str, default=()

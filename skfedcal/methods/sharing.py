@@ -58,29 +58,6 @@ def temper_to_odds(logits: Array, own: Array) -> Array:
     return np.maximum(-factor[:, None] * gaps, -_numerics.MAX_SPAN)
 
 
-def move_top(logits: Array, before: Array, own: Array) -> Array:
-    """Logits whose largest has the log-odds `own` instead of `before`.
-
-    The order of the classes does not change. A lower value is set by a temperature,
-    because with fixed proportions the second class could overtake. A higher value keeps
-    the proportions of the others: the temperature that separates two almost equal
-    classes is so low that all other classes would get probability 0.
-    """
-    rows = np.maximum(logits.astype(np.float64, order="C"), -_numerics.MAX_SPAN)
-    if rows.shape[1] == 1:
-        return np.zeros(rows.shape)
-    which = (np.arange(len(rows)), rows.argmax(axis=1))
-    others = rows.copy()
-    others[which] = -np.inf
-    others -= others.max(axis=1, keepdims=True)
-    others -= np.log(np.einsum("ij->i", np.exp(others)))[:, None]
-    others -= np.logaddexp(0, own)[:, None]
-    others[which] = -np.logaddexp(0, -own)
-    lower = own < before
-    others[lower] = temper_to_odds(rows[lower], own[lower])
-    return others
-
-
 def share_rest(logits: Array, top: Array, own: Array) -> Array:
     """Logarithms of probabilities: `own` for class `top`, the rest in proportion.
 

@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from skfedcal.privacy.models import PrivacyModel
 
 
-# Entries that are corrected together (2 MB in float64).
-_CELLS = 1 << 18
-
-
 @documented
 class FedBiasTempCalibrator(BaseCalibrator):
     """Add a bias to each class and divide by one temperature, from sums over clients.
@@ -267,25 +263,14 @@ class FedBiasTempCalibrator(BaseCalibrator):
             _check_table("residual_", self.residual_, (n_classes, N_BINS), 1.0)
 
     def _calibrate(self, logits: Array) -> Array:
-        order = self._class_map.order
+        if self.residual_ is not None and self.residual_.any():
+            return super()._calibrate(logits)
+        # In place, which takes half the time of the registered map.
         bias = np.empty_like(self.bias_)
-        bias[order] = self.bias_
+        bias[self._class_map.order] = self.bias_
         with np.errstate(over="ignore"):  # a far lower logit is -inf: probability 0
             logits /= logits.dtype.type(self.temperature_)
             logits += bias.astype(logits.dtype)
-        if self.residual_ is None or not self.residual_.any():
-            return logits
-        from skfedcal.methods.bias_temperature.rounds import (
-            corrected,
-            log_softmax_columns,
-        )
-
-        table = np.empty_like(self.residual_)
-        table[order] = self.residual_
-        n_rows = max(1, _CELLS // logits.shape[1])
-        for start in range(0, len(logits), n_rows):
-            part = logits[start : start + n_rows]
-            part[...] = corrected(log_softmax_columns(part.T), table).T
         return logits
 
 

@@ -833,14 +833,6 @@ def corrected(log_proba: Array, table: Array) -> Array:
     return np.where(lowered, log_proba + np.log(KEPT), out)
 
 
-def log_softmax_columns(logits: Array) -> Array:
-    """Logarithm of the softmax along the first axis, in float64."""
-    out = np.array(logits, dtype=np.float64, order="C")
-    out -= out.max(axis=0, initial=-np.inf)
-    out -= np.log(row_sums(np.exp(out), True))
-    return out
-
-
 def _position(log_proba: Array, proba: Array) -> tuple[Array, Array]:
     """Node at or below each probability, and the part of the way to the next."""
     with np.errstate(divide="ignore"):

@@ -9,13 +9,11 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from skfedcal._docs import documented
-from skfedcal._numerics import MAX_SPAN
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import Interval
 from skfedcal.methods.base import BaseCalibrator
 from skfedcal.methods.network.rounds import MLPAveraging
-from skfedcal.methods.scaling.estimator import in_order
-from skfedcal.methods.scaling.families import canonical
+from skfedcal.methods.scaling.estimator import keep_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,10 +24,6 @@ if TYPE_CHECKING:
     from skfedcal.methods.base import FitSetting
     from skfedcal.privacy.ledger import PrivacyLedger
     from skfedcal.privacy.models import PrivacyModel
-
-
-# Rows whose network outputs are computed together (64 wide in float64: 0.5 MB).
-_ROWS = 1024
 
 
 @documented
@@ -217,39 +211,5 @@ class FedMLPCalibrator(BaseCalibrator):
             if values.dtype != np.float64 or not np.isfinite(values).all():
                 raise ValueError("coefs_ or intercepts_ are not finite numbers")
 
-    def _calibrate(self, logits: Array) -> Array:
-        from skfedcal.methods.network.rounds import positive_factors, predict
-
-        layers = [
-            np.vstack([w, b])
-            for w, b in zip(self.coefs_, self.intercepts_, strict=True)
-        ]
-        for start in range(0, len(logits), _ROWS):
-            part = logits[start : start + _ROWS]
-            rows = canonical(part)
-            output = predict(layers, rows.values)
-            if self.order_preserving:
-                part[:] = stretch_gaps(part.T, positive_factors(output)[0]).T
-                continue
-            part += output.T
-            if rows.masked is not None:
-                part[rows.masked.T] = -np.inf
-        return logits
-
-
-def stretch_gaps(logits: Array, factors: Array) -> Array:
-    """Multiply the gap below each class; ranking and ties do not change.
-
-    Both have shape (n_classes, n_rows). Classes that are masked keep their logits.
-    """
-    ranks = np.argsort(-logits, axis=0, kind="stable")
-    ordered = np.take_along_axis(logits, ranks, axis=0)
-    falls = np.zeros(logits.shape)
-    with np.errstate(invalid="ignore", over="ignore"):  # between entries of -inf
-        np.subtract(ordered[:-1], ordered[1:], out=falls[1:])
-        falls[1:] *= np.take_along_axis(factors, ranks, axis=0)[:-1]
-        values = 0.0 - np.cumsum(falls, axis=0)
-    values = np.where(ordered < -MAX_SPAN, ordered, values)
-    out = np.empty_like(logits)
-    np.put_along_axis(out, ranks, in_order(values, ordered), axis=0)
-    return out
+    def _rounded(self, values: Array, logits: Array) -> Array:
+        return keep_ranks(values, logits) if self.order_preserving else values

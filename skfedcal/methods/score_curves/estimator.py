@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from skfedcal._typing import ArrayLike, InputType, Seed
-    from skfedcal.contract import Array, FederatedAlgorithm
+    from skfedcal.contract import FederatedAlgorithm
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
     from skfedcal.methods.score_curves.curves import Curve, Leaves
@@ -428,12 +428,6 @@ class FedHistogramCalibrator(BaseCalibrator):
         kind: Any = _KINDS.get(self.method_, self.method_)
         pairs = zip(self.curve_points_, self.curve_values_, strict=True)
         return [Curve(kind, points, values) for points, values in pairs]
-
-    def _calibrate(self, logits: Array) -> Array:
-        from skfedcal.methods.score_curves.curves import apply_curves
-
-        weight = self.curve_weight_ if self.if_improves else 1.0
-        return apply_curves(logits, self.scores_, self._curves(), weight)
 
     def _check_restored(self) -> None:
         known = self.method_ in METHODS and self.scores_ in ("binary", "ovr", "top")

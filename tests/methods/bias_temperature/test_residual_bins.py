@@ -14,7 +14,6 @@ from skfedcal.methods.bias_temperature.rounds import (
     BiasTemperatureNewton,
     BiasTemperatureResidual,
     corrected,
-    log_softmax_columns,
     shrunken_residuals,
 )
 
@@ -142,11 +141,6 @@ def test_the_correction_is_continuous():
     steps = np.diff(np.exp(corrected(np.log(q), table)))
     # Nodes differ by 0.1 at most and are 10,000 steps apart.
     assert np.abs(steps).max() < 1e-4
-
-
-def test_log_softmax_along_the_first_axis():
-    rows = np.random.default_rng(0).normal(size=(7, 4)) * 20
-    np.testing.assert_allclose(log_softmax_columns(rows.T).T, log_softmax(rows, axis=1))
 
 
 @pytest.mark.parametrize("seed", range(6))

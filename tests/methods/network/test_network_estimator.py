@@ -1,6 +1,7 @@
 """FedMLPCalibrator: what it learns, what it never changes, when it is not used."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from skfedcal import (
     make_federation,
 )
 from skfedcal.exceptions import CalibrationWarning
-from skfedcal.methods.network.estimator import stretch_gaps
+from skfedcal.export.graph import ArrayValue, map_rows
+from skfedcal.methods.scaling.estimator import keep_ranks
+from skfedcal.methods.scaling.map import stretched
 
 simulated = pytest.mark.filterwarnings(
     "ignore::skfedcal.exceptions.SimulatedPrivacyWarning"
@@ -54,10 +57,19 @@ def test_training_lowers_the_loss_round_after_round(fed, order_preserving):
     assert nll(fed, default.predict_proba(fed.test_logits)) == losses[-1]
 
 
+def stretch_gaps(logits, factors):
+    cal = SimpleNamespace(classes_=range(logits.shape[1]))
+
+    def formula(rows):
+        return stretched(cal, rows, ArrayValue(factors), rows)
+
+    return map_rows(formula, logits, keep_ranks)
+
+
 def test_stretched_gaps_by_hand():
     logits = np.array([[0.0, -3.0, -1.0, -3.0], [-np.inf, 0.0, -2e6, -1.0]])
     factors = np.array([[2.0, 9.0, 0.5, 7.0], [1.0, 3.0, 1.0, 1.0]])
-    out = stretch_gaps(logits.T, factors.T).T
+    out = stretch_gaps(logits, factors)
     np.testing.assert_array_equal(
         out, [[0.0, -3.0, -2.0, -3.0], [-np.inf, 0.0, -2e6, -3.0]]
     )
@@ -73,7 +85,7 @@ def test_no_rounding_ties_or_swaps_classes(dtype):
     logits[::5, 4], logits[::5, 5] = -3e6, -2e6  # masked, and not in column order
     logits -= logits.max(axis=1, keepdims=True)
     factors = np.where(rng.random(logits.shape) < 0.5, 1e-6, 5.0)
-    out = stretch_gaps(logits.T, factors.T).T
+    out = stretch_gaps(logits, factors)
     assert out.dtype == dtype
     for i in range(6):
         for j in range(6):

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,10 +15,12 @@ from skfedcal import FederatedRunner, FedHistogramCalibrator, load
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.evaluation import grid as _grid
 from skfedcal.exceptions import CalibrationWarning
+from skfedcal.export.graph import map_rows
 from skfedcal.methods.base import FitSetting
 from skfedcal.methods.buckets import log_odds, place_of_odds
-from skfedcal.methods.score_curves.curves import Curve, apply_curves
+from skfedcal.methods.score_curves.curves import Curve
 from skfedcal.methods.score_curves.estimator import contribution
+from skfedcal.methods.score_curves.map import score_curves
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts
 from skfedcal.privacy import CentralDP, DistributedDP, LocalDP, SourceDP
 
@@ -186,6 +189,17 @@ def test_top_label_gives_the_top_what_its_curve_says(method, three):
     np.testing.assert_allclose(after.max(axis=1)[held], value[held], rtol=1e-9)
 
 
+def apply_top(rows, curve):
+    cal = SimpleNamespace(
+        curve_weight_=1.0,
+        if_improves=True,
+        classes_=range(rows.shape[1]),
+        scores_="top",
+        _curves=lambda: [curve],
+    )
+    return map_rows(lambda x: score_curves(cal, x), rows, lambda out, _: out)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_classes", [3, 10])
 def test_no_curve_takes_the_top_from_its_class(n_classes, dtype):
@@ -196,7 +210,7 @@ def test_no_curve_takes_the_top_from_its_class(n_classes, dtype):
     rank = np.argsort(rows, axis=1)
     for shift in (-30.0, -5.0, 0.0, 5.0):
         curve = Curve("platt", np.empty(0), np.array([0.5, shift]))
-        out = apply_curves(rows, "top", [curve])
+        out = apply_top(rows, curve)
         assert out.dtype == dtype
         np.testing.assert_array_equal(np.argsort(out, axis=1), rank)
         assert (softmax(out, axis=1).max(axis=1) >= 1 / n_classes).all()
@@ -205,7 +219,7 @@ def test_no_curve_takes_the_top_from_its_class(n_classes, dtype):
 def test_a_top_close_to_certain_keeps_its_digits():
     rows = np.array([[0.0, -60.0, -61.0], [0.0, -300.0, -300.0]])
     half = Curve("platt", np.empty(0), np.array([0.5, 0.0]))
-    out = apply_curves(rows, "top", [half])
+    out = apply_top(rows, half)
     np.testing.assert_allclose(
         log_odds(out).max(axis=1), log_odds(rows).max(axis=1) / 2
     )
