@@ -36,6 +36,34 @@ settings.register_profile("repo", max_examples=40, deadline=None, derandomize=Tr
 settings.register_profile("deep", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repo"))
 
+# A worker takes up to 1 GB once torch is loaded.
+MOST_WORKERS = 8
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
+def pytest_cmdline_main(config):
+    """Run folders on all cores and single files in one process, unless -n is given.
+
+    Workers take seconds to start, and show neither prompts nor prints.
+    """
+    option = config.option
+    if not hasattr(option, "numprocesses") or "PYTEST_XDIST_WORKER" in os.environ:
+        return  # -p no:xdist, or a worker
+    folders = all(os.path.isdir(argument) for argument in config.args)
+    interactive = option.usepdb or option.trace or option.capture == "no"
+    if folders and not interactive and option.numprocesses is None and not option.tx:
+        option.numprocesses = min(n_cores(), MOST_WORKERS)
+    if option.numprocesses and option.dist == "no":
+        option.dist = "loadgroup"
+
+
+def n_cores():
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 CALIBRATORS = [
     FedAccTempCalibrator,
     FedAutoCalibrator,

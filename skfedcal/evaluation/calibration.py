@@ -288,6 +288,10 @@ class CalibrationAnswers(Answers):
 _FEW_ROWS = 8.0
 
 
+# Bin widths within which an edge of a bucket is an edge of a bin.
+_SAME_EDGE = 1e-9
+
+
 # Part of the rows in bins that noise could have filled from which on the squares of
 # the others tell nothing: those bins were shown because of their noise.
 _MOST_HIDDEN = 0.25
@@ -486,8 +490,13 @@ class CalibrationErrors(CalibrationAnswers):
         if strategy == "uniform":
             # A row of a bucket over an edge may belong to the bin on the other side:
             # what it takes from one gap it adds to another.
-            ends = np.floor(edges[:-1] * n_bins), np.ceil(edges[1:] * n_bins)
-            off = off + 2 * np.abs(residual) * (ends[1] - ends[0] > 1)
+            place = edges * n_bins
+            near = np.rint(place)
+            # Edges come from exp, whose last bits differ between processors: an edge
+            # such as 0.5 must not lie on one side of itself.
+            place = np.where(np.abs(place - near) < _SAME_EDGE, near, place)
+            over = np.ceil(place[1:]) - np.floor(place[:-1]) > 1
+            off = off + 2 * np.abs(residual) * over
         bound = float((self._seen() * off).sum()) / max(sum(self._sums), 1.0)
         return Gaps(
             values, sampling, privacy, rows, weights, inside, min(bound, 1.0)

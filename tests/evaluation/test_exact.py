@@ -10,6 +10,7 @@ from sklearn import metrics
 from sklearn.exceptions import UndefinedMetricWarning
 
 from skfedcal import FederatedRunner, ScoreHistogram
+from skfedcal.evaluation import grid
 from skfedcal.metrics import calibration_error
 from skfedcal.privacy import DistributedDP
 
@@ -546,3 +547,21 @@ def test_changed_text_is_refused(scored, where, value):
 def test_deep_text_is_refused():
     with pytest.raises(ValueError, match="Not a histogram"):
         ScoreHistogram.from_json("[" * 200_000)
+
+
+@pytest.mark.parametrize("n_bins", [2, 4, 10])
+def test_last_bits_of_an_edge_move_no_bucket_to_another_bin(monkeypatch, n_bins):
+    """Edges come from exp, whose last bits differ between processors."""
+    rng = np.random.default_rng(0)
+    scores = rng.random(400)
+    labels = (rng.random(400) < scores).astype(int)
+    rows = np.column_stack([1 - scores, scores])
+    found = ScoreHistogram.fit(rows, labels, height=5, input_type="proba")
+    edges, centres = np.round(found.grid.edges, 12), found.grid.centres
+    bounds = []
+    for side in (0.0, 1.0):
+        moved = np.nextafter(edges, side)
+        moved[[0, -1]] = 0.0, 1.0
+        monkeypatch.setattr(grid, "_points", lambda _, moved=moved: (moved, centres))
+        bounds.append(found.ece(n_bins).discretisation)
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-9)

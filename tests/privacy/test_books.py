@@ -83,6 +83,18 @@ def test_measured_cost_is_near_the_debit_and_below_it():
     assert 0.97 * debited < needed <= debited
 
 
+def test_noise_for_replaced_clients_is_measured_against_two_bounds():
+    """A replaced client moves a sum by two bounds; by one, the cost would be half."""
+    model = DistributedDP(1.0, adjacency="replace")
+    estimator = FedBinCalibrator(privacy=model)
+    result = audit_estimator(estimator, n_runs=40, random_state=1)
+    (check,) = [c for c in result.checks if c.name == "ledger and noise"]
+    debited = float(check.found.split()[1])
+    needed = float(check.allowed.split()[2])
+    assert result.passed, result
+    assert 0.85 * debited < needed <= debited
+
+
 # ------------------------------------------------------------------------- false debits
 
 
