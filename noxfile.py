@@ -19,8 +19,8 @@ ONE_THREAD = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-# Test folders that need neither torch nor Flower, and take about a minute.
-SMOKE = ("tests/methods", "tests/compose", "tests/clients", "tests/metrics")
+# Test folders that need neither torch nor Flower.
+NUMPY_ONLY = ("tests/methods", "tests/compose", "tests/clients", "tests/metrics")
 
 
 def lower_bounds(extra: str | None = None) -> list[str]:
@@ -52,22 +52,24 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the suite with doctests; arguments after ``--`` go to pytest."""
     session.install(".[test]")
-    options = ("-n", "2", "--dist", "loadgroup", "-rfE", "--disable-warnings")
-    session.run("pytest", *options, *session.posargs, env=ONE_THREAD)
+    session.run(
+        "pytest", "-rfE", "--disable-warnings", *session.posargs, env=ONE_THREAD
+    )
 
 
 @nox.session
 def smoke(session: nox.Session) -> None:
-    """Run the tests of numpy-only packages, without torch and Flower."""
-    session.install(
-        "-e",
-        ".[plot]",
-        "pytest>=8",
-        "pytest-xdist>=3.6.1",
-        "hypothesis>=6.100",
-        "pandas",
-    )
-    session.run("pytest", "-n", "2", "-q", *(session.posargs or SMOKE), env=ONE_THREAD)
+    """Run quick tests of every package, in less than a minute on two cores."""
+    session.install("-e", ".[test]")
+    session.run("pytest", "-q", "-m", "smoke", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def newest(session: nox.Session) -> None:
+    """Run the tests of numpy-only packages with the newest versions there are."""
+    tools = ("pytest", "pytest-xdist", "hypothesis", "pandas")
+    session.install("-e", ".[plot]", *tools)
+    session.run("pytest", "-q", *(session.posargs or NUMPY_ONLY), env=ONE_THREAD)
 
 
 @nox.session
@@ -83,7 +85,7 @@ def oldest(session: nox.Session) -> None:
         "hypothesis==6.100.0",
         "pandas==2.2.2",
     )
-    session.run("pytest", "-n", "2", "-q", *(session.posargs or SMOKE), env=ONE_THREAD)
+    session.run("pytest", "-q", *(session.posargs or NUMPY_ONLY), env=ONE_THREAD)
 
 
 @nox.session
@@ -91,7 +93,7 @@ def slow(session: nox.Session) -> None:
     """Run the long checks in their short form."""
     session.install(".[test]")
     session.run("python", "tests/privacy/kill_ledger.py", "--kills", "200")
-    options = ("-q", "-n", "2", "--dist", "loadgroup", "--durations=6", "-m", "slow")
+    options = ("-q", "--durations=6", "-m", "slow")
     session.run("pytest", *options, "tests", env=ONE_THREAD)
 
 

@@ -1,6 +1,7 @@
 """Data for all tests, and the one list of public estimators."""
 
 import os
+from pathlib import Path
 
 # Before scipy is imported, or scikit-learn skips its array API check.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
@@ -32,7 +33,7 @@ from skfedcal import (
 )
 
 # The same examples on every run: a red run means a change; "deep" looks further.
-settings.register_profile("repo", max_examples=40, deadline=None, derandomize=True)
+settings.register_profile("repo", max_examples=30, deadline=None, derandomize=True)
 settings.register_profile("deep", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repo"))
 
@@ -55,6 +56,63 @@ def pytest_cmdline_main(config):
         option.numprocesses = min(n_cores(), MOST_WORKERS)
     if option.numprocesses and option.dist == "no":
         option.dist = "loadgroup"
+
+
+# Quick tests of every package: ``pytest -m smoke``, less than a minute on two cores.
+SMOKE = (
+    "cli/test_evaluate_info.py",
+    "cli/test_fit_predict.py",
+    "clients/test_dataset.py",
+    "clients/test_forms.py",
+    "clients/test_partitions.py",
+    "clients/test_validate.py",
+    "compose/test_calibrated_classifier.py",
+    "compose/test_folds.py",
+    "evaluation/test_exact.py",
+    "evaluation/test_intervals.py",
+    "evaluation/test_private_evaluation.py",
+    "experiments/test_report.py",
+    "federation/test_backends.py",
+    "federation/test_collect.py",
+    "federation/test_masking.py",
+    "federation/test_runner.py",
+    "federation/test_site.py",
+    "federation/test_wire.py",
+    "federation/test_words.py",
+    "frozen/test_api.py",
+    "frozen/test_files.py",
+    "frozen/test_released.py",
+    "frozen/test_wire_formats.py",
+    "methods/bins/test_bins_estimator.py",
+    "methods/temperature/test_temperature_estimator.py",
+    "methods/test_persistence.py",
+    "methods/test_private_fits.py",
+    "metrics/test_binning.py",
+    "metrics/test_errors_by_hand.py",
+    "privacy/test_codec.py",
+    "privacy/test_mechanisms.py",
+    "privacy/test_models.py",
+    "privacy/test_shares.py",
+    "test_public_api.py",
+)
+TESTS = Path(__file__).parent
+
+
+def is_smoke(path):
+    """Whether ``-m smoke`` runs the tests of this file."""
+    return path.is_relative_to(TESTS) and path.relative_to(TESTS).as_posix() in SMOKE
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Do not even import what ``-m smoke`` leaves out."""
+    smoke = config.option.markexpr == "smoke" and collection_path.suffix == ".py"
+    return True if smoke and not is_smoke(collection_path) else None
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if is_smoke(item.path) and item.get_closest_marker("slow") is None:
+            item.add_marker("smoke")
 
 
 def n_cores():

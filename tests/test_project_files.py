@@ -154,3 +154,16 @@ def test_lower_bounds_of_the_noxfile_are_those_of_the_project():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for entry in project["dependencies"]:
         assert re.fullmatch(r"[a-z-]+>=[\d.]+", entry), entry
+
+
+def test_smoke_tests_exist_and_are_a_part_of_every_package():
+    text = (ROOT / "tests" / "conftest.py").read_text()
+    tree = ast.parse(text)
+    (listed,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "SMOKE"
+    )
+    assert [name for name in listed if not (ROOT / "tests" / name).exists()] == []
+    packages = {"clients", "privacy", "federation", "methods", "evaluation", "cli"}
+    assert packages <= {name.split("/")[0] for name in listed}

@@ -98,7 +98,8 @@ def unit_band(
     """Give `unit_interval` of many numbers."""
     centre = np.clip(value, 0.0, 1.0)
     spread = centre * (1 - centre)
-    own = np.divide(sampling, spread, out=np.zeros_like(spread), where=spread > 0)
+    # Beyond 1e100 the interval is (0, 1), and squares would overflow.
+    own = np.where(spread > 0, sampling / np.maximum(spread, 1e-100), 0.0)
     each = z * z * np.maximum(own, 1 / np.maximum(rows, 1.0))
     # A value that was cut to 0 or 1 keeps its variance.
     fixed = privacy + np.where(spread > 0, 0.0, sampling)

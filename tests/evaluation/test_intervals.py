@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import brentq
@@ -81,6 +81,8 @@ def test_a_denominator_that_may_be_noise_tells_nothing():
     privacy=st.floats(0, 0.5),
     rows=st.floats(1, 1e6),
 )
+@example(value=1.8645851828000517e-155, sampling=0.125, privacy=0.0, rows=1.0)
+@example(value=5e-324, sampling=0.2, privacy=0.0, rows=1.0)
 def test_an_interval_holds_its_centre_and_has_a_width(value, sampling, privacy, rows):
     low, high = unit_interval(value, sampling, privacy, Z, rows)
     assert 0 <= low <= min(max(value, 0), 1) <= high <= 1

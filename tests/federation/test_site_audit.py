@@ -49,7 +49,15 @@ def audit(capsys, *words):
     return code, capsys.readouterr()
 
 
-def test_nothing_is_learnt_and_the_ledger_stays_as_it_is(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "all_of_them", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_nothing_is_learnt_and_the_ledger_stays_as_it_is(
+    tmp_path, capsys, monkeypatch, all_of_them
+):
+    if not all_of_them:  # one attack in three, of every kind
+        chosen = server.all_attacks()[::3]
+        monkeypatch.setattr(server, "all_attacks", lambda: chosen)
     path = write_site(tmp_path, "top_bins")
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
     code, printed = audit(capsys, "--site", path)
