@@ -1,18 +1,22 @@
-"""Frozen settings objects that scikit-learn can clone and search over."""
+"""Parameters: checks of single values, and frozen settings that can be cloned."""
 
+from collections.abc import Collection
 from dataclasses import MISSING, fields, is_dataclass, replace
 from decimal import Decimal
+from math import inf
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-import numpy as np
+
+class InvalidTypeError(TypeError, ValueError):
+    """A parameter of a wrong type; both types of error, as in scikit-learn."""
 
 
 def as_number(name: str, value: Any) -> float:
     """Return a setting as a float, or raise an error that names it."""
     number = _item(value)
     if not isinstance(number, (Real, Decimal)):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{name}={value!r} is of type {type(value).__name__}; pass one number."
         )
     try:
@@ -33,9 +37,57 @@ def check_flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def check_choice(name: str, value: Any, choices: Collection[Any]) -> Any:
+    """Return a setting that is one of `choices`, or raise an error that lists them."""
+    hashable = isinstance(value, (str, bool, int, type(None)))
+    if not hashable or value not in choices:
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} must be one of {listed}; got {value!r}.")
+    return value
+
+
+def check_number(
+    name: str,
+    value: Any,
+    low: float,
+    high: float = inf,
+    closed: Literal["both", "left", "right", "neither"] = "both",
+) -> float:
+    """Return a number of an interval as a float; NaN is in none."""
+    number = as_number(name, value)
+    left = "<=" if closed in ("both", "left") else "<"
+    right = "<=" if closed in ("both", "right") else "<"
+    if not (
+        (number >= low if left == "<=" else number > low)
+        and (number <= high if right == "<=" else number < high)
+    ):
+        raise ValueError(
+            f"{name}={value!r} is out of range; pass {low:g} {left} {name} {right} "
+            f"{high:g}."
+        )
+    return number
+
+
+def check_integer(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """Return an integer that is at least `least` and at most `most`."""
+    number = _item(value)
+    allowed = f">= {least}" if most is None else f"from {least} to {most}"
+    if not isinstance(number, Integral) or isinstance(number, bool):
+        raise InvalidTypeError(
+            f"{name}={value!r} is not an integer; pass an integer {allowed}."
+        )
+    found = int(number)
+    if found < least or (most is not None and found > most):
+        raise ValueError(
+            f"{name}={value!r} is out of range; pass an integer {allowed}."
+        )
+    return found
+
+
 def _item(value: Any) -> Any:
     """Plain form of a scalar of numpy, and of an array without axes."""
-    scalar = isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0
+    # Without an import of numpy: a ledger does not need it.
+    scalar = type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0
     return value.item() if scalar else value
 
 

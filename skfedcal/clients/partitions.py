@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 import heapq
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, check_scalar, column_or_1d
 
-from skfedcal._params import as_number, check_flag
+from skfedcal._params import check_flag, check_number
 from skfedcal.clients.arrays import clear_errors, distinct, from_tensor
 
 if TYPE_CHECKING:
@@ -398,9 +398,7 @@ class DirichletPartitioner(_BasePartitioner):
 
     def _assign(self, y):
         self._check_sizes(len(y))
-        check_scalar(self.alpha, "alpha", Real)
-        if not as_number("alpha", self.alpha) > 0:
-            raise ValueError(f"alpha == {self.alpha}, must be > 0 (inf: no skew).")
+        check_number("alpha", self.alpha, 0, np.inf, "right")  # inf: no skew
         if len(y) == 0:
             return np.zeros(0, dtype=np.int64)
         if y.dtype.kind == "f" and not (np.isfinite(y) & (y == np.trunc(y))).all():

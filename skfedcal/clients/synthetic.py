@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.utils import Bunch, check_scalar
 
-from skfedcal._params import as_number
+from skfedcal._params import check_number
 from skfedcal.clients.partitions import (
     DirichletPartitioner,
     as_generator,
@@ -139,10 +139,7 @@ def make_federation(
     _check_params(n_samples, n_classes, n_test, temperature, class_bias, noise)
     n_samples, n_classes, n_test = int(n_samples), int(n_classes), int(n_test)
     dtype = _check_dtype(dtype)
-    check_scalar(separation, "separation", Real)
-    separation = as_number("separation", separation)
-    if not np.isfinite(separation):
-        raise ValueError(f"separation == {separation}, must be finite.")
+    separation = check_number("separation", separation, -np.inf, np.inf, "neither")
     rng = as_generator(random_state)
     mean = MEAN_SD * rng.standard_normal(n_classes)
     bias = class_bias * rng.standard_normal(n_classes)
@@ -184,13 +181,9 @@ def _check_params(n_samples, n_classes, n_test, temperature, class_bias, noise):
             f"{max(n_samples, n_test)} rows of {n_classes} classes are more than "
             f"{MAX_NUMBERS} numbers; pass fewer."
         )
-    check_scalar(temperature, "temperature", Real)
-    if not 0 < as_number("temperature", temperature) < np.inf:
-        raise ValueError(f"temperature == {temperature}, must be > 0 and finite.")
-    for name, value in (("class_bias", class_bias), ("noise", noise)):
-        check_scalar(value, name, Real)
-        if not 0 <= as_number(name, value) < np.inf:
-            raise ValueError(f"{name} == {value}, must be >= 0 and finite.")
+    check_number("temperature", temperature, 0, np.inf, "neither")
+    check_number("class_bias", class_bias, 0, np.inf, "left")
+    check_number("noise", noise, 0, np.inf, "left")
 
 
 def _check_dtype(dtype):

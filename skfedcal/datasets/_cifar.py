@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._params import check_choice
 from skfedcal.datasets._layout import (
     Home,
     Layout,
-    check_choice,
     check_labels,
     check_lengths,
     deliver,

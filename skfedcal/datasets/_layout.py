@@ -23,6 +23,7 @@ from sklearn.utils import Bunch
 
 from skfedcal._docs import SharedDocs
 from skfedcal._files import as_path, write_whole
+from skfedcal._params import check_choice
 from skfedcal.clients.partitions import rows_by_client
 
 loader_documented = SharedDocs(
@@ -192,13 +193,6 @@ class Layout:
             f"{self.title}: found no {' or '.join(names)} in any of {places}. "
             f"{self.advice}"
         )
-
-
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Return `value` if it is one of `choices`."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}.")
-    return str(value)
 
 
 def parts_of(split: str, *, test: str = "test") -> tuple[str, ...]:

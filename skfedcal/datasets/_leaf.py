@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from sklearn.utils import check_scalar
 
 from skfedcal._json import member, read_file
+from skfedcal._params import check_choice
 from skfedcal.datasets._layout import (
     Home,
     Layout,
-    check_choice,
     check_labels,
     deliver_clients,
     loader_documented,

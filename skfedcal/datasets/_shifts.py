@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from scipy.special import ndtri, softmax
 from scipy.stats import rankdata
 from sklearn.utils import Bunch, check_array, check_scalar, column_or_1d
 
-from skfedcal._params import as_number
+from skfedcal._params import as_number, check_choice, check_number
 from skfedcal._sklearn_compat import num_samples
 from skfedcal._typing import RandomState
 from skfedcal.clients.arrays import clear_errors, distinct, from_tensor, read_array
@@ -227,10 +227,7 @@ def check_size(table: NDArray) -> None:
 
 def check_strength(strength: float) -> float:
     """Return a strength from 0 to 1."""
-    check_scalar(strength, "strength", Real)
-    if not 0 <= strength <= 1:
-        raise ValueError(f"strength must be from 0 to 1, got {strength}.")
-    return float(strength)
+    return check_number("strength", strength, 0, 1)
 
 
 def _check_rows(X: Any, y: ArrayLike, n_samples: int | None) -> tuple[NDArray, int]:
@@ -359,10 +356,7 @@ def feature_shift(
             input_name="X",
         )
     check_size(table)
-    if not isinstance(kind, str) or kind not in FEATURE_KINDS:
-        raise ValueError(
-            f"kind must be one of {', '.join(FEATURE_KINDS)}; got {kind!r}."
-        )
+    check_choice("kind", kind, FEATURE_KINDS)
     fill = None if fill is None else as_number("fill", fill)
     strength = check_strength(strength)
     rng = as_generator(random_state)
@@ -512,9 +506,7 @@ def make_shift(
     check_scalar(n_features, "n_features", Integral, min_val=1)
     check_scalar(n_train, "n_train", Integral, min_val=1)
     check_scalar(n_test, "n_test", Integral, min_val=0)
-    check_scalar(separation, "separation", Real)
-    if not abs(as_number("separation", separation)) < 1e6:
-        raise ValueError(f"separation == {separation}, must be below 1e6.")
+    check_number("separation", separation, -1e6, 1e6, "neither")
     sizes = map(int, (n_samples, n_train, n_test))
     n_numbers = (int(n_classes) + int(n_features)) * max(sizes)
     if n_numbers > MAX_NUMBERS:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from skfedcal._params import as_number
+from skfedcal._params import as_number, check_choice, check_integer, check_number
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import BlockSpec, check_broadcast
 from skfedcal.exceptions import SiteRefusalError
@@ -135,21 +135,16 @@ class SitePolicy:
     max_values: int = 10_000_000
 
     def __post_init__(self) -> None:
-        if not isinstance(self.noise, str) or self.noise not in NOISES:
-            raise ValueError(f"noise={self.noise!r} is unknown; pass one of {NOISES}.")
-        if not isinstance(self.unit, str) or self.unit not in ("example", "client"):
-            raise ValueError(f"unit={self.unit!r}: pass 'example' or 'client'.")
+        check_choice("noise", self.noise, NOISES)
+        check_choice("unit", self.unit, ("example", "client"))
         for name, least in (
             ("min_clients", 1),
             ("max_colluders", 0),
             ("max_values", 1),
             ("min_neighbours", 2),
         ):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise ValueError(f"{name}={value!r}: pass an integer >= {least}.")
-        if not 0 <= as_number("min_noise", self.min_noise) < inf:
-            raise ValueError(f"min_noise={self.min_noise!r}: pass a number >= 0.")
+            check_integer(name, getattr(self, name), least)
+        check_number("min_noise", self.min_noise, 0, inf, "left")
         self._check_methods()
 
     def _check_methods(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skfedcal._params import check_choice
 from skfedcal.clients.arrays import INPUT_TYPES, read_array
 from skfedcal.clients.forms import ClassMap
 from skfedcal.federation.backends import Backend, Positions
@@ -113,10 +114,7 @@ class RemoteClients:
                 "Labels of remote clients cannot be inspected: pass `classes` with "
                 "one label per column, in column order."
             )
-        if not isinstance(input_type, str) or input_type not in INPUT_TYPES:
-            raise ValueError(
-                f"input_type={input_type!r} is unknown; pass one of {INPUT_TYPES}."
-            )
+        check_choice("input_type", input_type, INPUT_TYPES)
         if reading.get("rows") == "features" and self._n_columns is None:
             raise ValueError(
                 "The number of features of remote clients cannot be inspected: pass "

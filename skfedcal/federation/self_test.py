@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from skfedcal._params import check_integer
 from skfedcal.contract import Sums
 from skfedcal.exceptions import (
     FaultyClientWarning,
@@ -71,11 +72,7 @@ def find_faulty_sites(sites: Any, *, min_clients: int = 3) -> dict[Hashable, str
     """
     from skfedcal.federation.messages import MessageBackend
 
-    if type(min_clients) is not int or min_clients < 1:
-        raise ValueError(
-            f"min_clients={min_clients!r} is not a number of sites; pass an integer "
-            ">= 1."
-        )
+    check_integer("min_clients", min_clients, 1)
     backend = MessageBackend(getattr(sites, "_engine", sites), secure=True)
     test = _Test(backend)
     names = list(backend.ids())

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Integral
 
 import numpy as np
 
+from skfedcal._params import check_integer
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.federation.backends import Backend, InProcess, Positions, check_engine
 from skfedcal.federation.endpoint import (
@@ -68,8 +68,7 @@ class TreeBackend:
     @classmethod
     def over(cls, clients: FederatedDataset, size: int) -> TreeBackend:
         """Two levels over clients in this process, in cohorts of `size`."""
-        if not isinstance(size, Integral) or size < 1:
-            raise ValueError(f"size={size!r}: pass an integer >= 1.")
+        check_integer("size", size, 1)
         starts = range(0, len(clients), int(size))
         return cls(
             [

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skfedcal._files import as_path, write_whole
 from skfedcal._json import check_format, read_file, write_file
-from skfedcal._params import FrozenParams
+from skfedcal._params import FrozenParams, check_choice
 from skfedcal._version import __version__
 from skfedcal.federation.history import RoundHistory
 from skfedcal.methods.registry import methods
@@ -305,7 +305,7 @@ class ExportMixin:
         tensor([1., 1., 1.])
         """
         check_is_fitted(self)
-        _check_choice("output", output, _OUTPUTS)
+        check_choice("output", output, _OUTPUTS)
         try:
             from skfedcal.export.torch_module import Calibration
         except ImportError as error:
@@ -357,7 +357,7 @@ class ExportMixin:
         ['label', 'probabilities']
         """
         check_is_fitted(self)
-        _check_choice("dtype", dtype, _DTYPES)
+        check_choice("dtype", dtype, _DTYPES)
         path = None if path is None else as_path(path)
         try:
             import onnx  # noqa: F401
@@ -381,11 +381,6 @@ class ExportMixin:
             content = model.SerializeToString()
             write_whole(path, lambda stream: stream.write(content))
         return model
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(choices)}.")
 
 
 def _notes(calibrator: Any) -> dict[str, str]:

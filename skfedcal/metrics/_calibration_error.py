@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_consistent_length
 
 from skfedcal._numerics import rare_flags
-from skfedcal._params import check_flag
+from skfedcal._params import check_choice, check_flag, check_number
 from skfedcal.metrics.binning import (
     BinSums,
     bin_sums,
@@ -34,14 +34,12 @@ from skfedcal.metrics.validation import (
     SUM_TOLERANCE,
     as_columns,
     as_floats,
-    check_choice,
     check_labels,
     check_n_bins,
     check_positive,
     check_proba,
     check_problem,
     check_rows,
-    check_threshold,
     check_vector,
     check_weight,
     count_labels,
@@ -457,7 +455,7 @@ def classwise_calibration_error(
     0.2
     """
     error = BinnedError(n_bins, norm, squared, strategy, debias)
-    check_threshold(threshold)
+    check_number("threshold", threshold, 0, 1)
     check_choice("average", average, AVERAGES)
     if error.needs_gaps_only and sample_weight is None and threshold <= 0:
         errors, sizes = _mean_gaps(y_true, y_prob, labels, n_bins)

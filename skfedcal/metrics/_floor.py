@@ -3,13 +3,13 @@
 - Labels drawn from predictions, counted per bin, many repeats at once.
 """
 
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
+from skfedcal._params import check_choice, check_integer, check_number
 from skfedcal.metrics._calibration_error import (
     AVERAGES,
     BinnedError,
@@ -28,9 +28,7 @@ from skfedcal.metrics.binning import (
 )
 from skfedcal.metrics.validation import (
     as_floats,
-    check_choice,
     check_proba,
-    check_threshold,
     check_weight,
 )
 
@@ -183,7 +181,7 @@ def calibration_floor(
     True
     """
     check_choice("metric", metric, METRICS)
-    _check_repeats(n_repeats)
+    check_integer("n_repeats", n_repeats, 2)
     rng = _generator(random_state)
     if metric == "classwise_calibration_error":
         values = _classwise(y_prob, sample_weight, n_repeats, rng, **metric_params)
@@ -211,7 +209,7 @@ def _classwise(
 ) -> np.ndarray:
     """Return the classwise error of every repeat."""
     error = BinnedError(**params)
-    check_threshold(threshold)
+    check_number("threshold", threshold, 0, 1)
     check_choice("average", average, AVERAGES)
     proba = check_proba(y_prob)
     weight = check_weight(sample_weight, len(proba))
@@ -230,14 +228,6 @@ def _classwise(
         count_labels(labels, frequency, rows, codes, share, edges, threshold)
     errors = error(BinSums(sums.proba, labels, sums.weight))
     return average_classes(errors, average, frequency)
-
-
-def _check_repeats(n_repeats: int) -> None:
-    """Raise unless a mean and a spread can be taken."""
-    if isinstance(n_repeats, bool) or not isinstance(n_repeats, Integral):
-        raise TypeError(f"n_repeats must be an integer, got {n_repeats!r}.")
-    if n_repeats < 2:
-        raise ValueError(f"n_repeats must be at least 2, got {n_repeats}.")
 
 
 def _generator(

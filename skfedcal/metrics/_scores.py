@@ -16,6 +16,7 @@ from sklearn.metrics import get_scorer as sklearn_get_scorer
 from sklearn.metrics import make_scorer
 
 from skfedcal._numerics import label_losses
+from skfedcal._params import check_choice, check_number
 from skfedcal.exceptions import CalibrationWarning
 from skfedcal.metrics._calibration_error import (
     calibration_error,
@@ -24,9 +25,7 @@ from skfedcal.metrics._calibration_error import (
 )
 from skfedcal.metrics.binning import blocks, proba_of
 from skfedcal.metrics.validation import (
-    check_choice,
     check_problem,
-    check_threshold,
     metrics_documented,
 )
 
@@ -132,8 +131,7 @@ def negative_log_likelihood(
         least = float(np.finfo(proba.dtype).eps)
         _warn_about_zeros(int((chosen == 0).sum()), len(chosen), replaced)
     else:
-        check_threshold(min_prob, "min_prob")
-        least = float(min_prob)
+        least = check_number("min_prob", min_prob, 0, 1)
     with np.errstate(divide="ignore"):
         loss = -np.log(np.clip(chosen, least, 1.0))
     if replaced:

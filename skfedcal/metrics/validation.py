@@ -4,8 +4,6 @@
 - Checks of what a user hands to a metric; cheap beside the metric itself.
 """
 
-from collections.abc import Collection
-from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_array, check_consistent_length
 
 from skfedcal._docs import SharedDocs
+from skfedcal._params import check_integer
 from skfedcal.clients.arrays import clear_errors, from_tensor, read_array
 from skfedcal.metrics.binning import blocks, product
 
@@ -344,28 +343,4 @@ def check_weight(sample_weight: ArrayLike | None, n_samples: int) -> np.ndarray 
 
 def check_n_bins(n_bins: int) -> None:
     """Raise unless `n_bins` is a positive integer."""
-    if isinstance(n_bins, bool) or not isinstance(n_bins, Integral):
-        raise TypeError(
-            f"n_bins must be an integer, got {n_bins!r} ({type(n_bins).__name__})."
-        )
-    if n_bins < 1:
-        raise ValueError(f"n_bins must be at least 1, got {n_bins}.")
-    if n_bins > MAX_BINS:
-        raise ValueError(f"n_bins must be at most {MAX_BINS}, got {n_bins}.")
-
-
-def check_choice(name: str, value: object, choices: Collection[object]) -> None:
-    """Raise unless `value` is one of `choices`."""
-    if isinstance(value, np.ndarray) or value not in choices:
-        listed = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{name} must be one of {listed}; got {value!r}.")
-
-
-def check_threshold(value: float, name: str = "threshold") -> None:
-    """Raise unless `value` is a number in [0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(
-            f"{name} must be a number, got {value!r} ({type(value).__name__})."
-        )
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} must lie in [0, 1], got {value}.")
+    check_integer("n_bins", n_bins, 1, MAX_BINS)

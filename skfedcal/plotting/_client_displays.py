@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from skfedcal._params import check_choice
 from skfedcal.clients.arrays import INPUT_TYPES
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.clients.forms import ClassMap, make_dataset
 from skfedcal.methods import FedTempCalibrator
 from skfedcal.methods.temperature.rounds import local_temperatures
-from skfedcal.metrics.validation import check_choice
 from skfedcal.plotting._display import (
     COLOURS,
     REFERENCE,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from skfedcal._params import check_choice
 from skfedcal.evaluation.answers import check_bins
-from skfedcal.metrics.validation import check_choice
 from skfedcal.plotting._display import (
     MARKS,
     Array,

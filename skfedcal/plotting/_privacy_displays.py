@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from skfedcal._params import as_number, check_flag
-from skfedcal.metrics.validation import check_choice
+from skfedcal._params import as_number, check_choice, check_flag, check_number
 from skfedcal.plotting._display import (
     BAND_ALPHA,
     COLOURS,
@@ -24,7 +23,7 @@ from skfedcal.plotting._display import (
 )
 from skfedcal.privacy import PrivacyLedger
 from skfedcal.privacy.audits.audit_result import AuditResult
-from skfedcal.privacy.ledger_file import Account, check_delta, read_event
+from skfedcal.privacy.ledger_file import Account, read_event
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -140,7 +139,7 @@ class LedgerDisplay(Display):
                 raise ValueError("A ledger without a budget needs delta, e.g. 1e-5.")
             delta = ledger.budget[1]
         delta = as_number("delta", delta)
-        check_delta(delta)
+        check_number("delta", delta, 0, 1, "neither")
         if not isinstance(population, str | None):
             raise TypeError(f"population={population!r}: pass a name, or None for all.")
         records = ledger.records(population)

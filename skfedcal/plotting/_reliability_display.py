@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from skfedcal._params import check_flag
+from skfedcal._params import check_choice, check_flag
 from skfedcal.evaluation.intervals import check_level
 from skfedcal.metrics import calibration_error
 from skfedcal.metrics.binning import bin_sums, row_index
 from skfedcal.metrics.validation import (
-    check_choice,
     check_n_bins,
     check_problem,
     check_vector,

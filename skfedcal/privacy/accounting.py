@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr, ndtri
 
-from skfedcal._params import as_number
+from skfedcal._params import as_number, check_choice, check_integer, check_number
 from skfedcal.exceptions import PrivacyWarning
 from skfedcal.privacy.events import (
     GaussianEvent,
@@ -28,7 +28,6 @@ from skfedcal.privacy.events import (
 from skfedcal.privacy.samplers import (
     LatticeSlack,
     charged_note,
-    check_count,
     lattice_slack,
 )
 
@@ -69,7 +68,7 @@ def gdp_delta(mu: float, eps: float) -> float:
     >>> f"{gdp_delta(0.2681, 1.0):.1e}"
     '1.0e-05'
     """
-    mu, eps = _at_least_zero(mu=mu), _at_least_zero(eps=eps)
+    mu, eps = check_number("mu", mu, 0), check_number("eps", eps, 0)
     if mu == 0 or eps == math.inf:
         return 0.0
     if mu == math.inf:
@@ -109,7 +108,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     >>> round(gdp_epsilon(0.2681, 1e-5), 3)
     1.0
     """
-    mu, delta = _at_least_zero(mu=mu), _fraction(delta=delta)
+    mu, delta = check_number("mu", mu, 0), _delta(delta)
     if mu == math.inf:
         return math.inf
     if gdp_delta(mu, 0.0) <= delta:
@@ -141,7 +140,7 @@ def gdp_mu(eps: float, delta: float) -> float:
     >>> round(gdp_mu(1.0, 1e-5), 4)
     0.2681
     """
-    eps, delta = _finite(eps=_at_least_zero(eps=eps)), _fraction(delta=delta)
+    eps, delta = _finite("eps", eps), _delta(delta)
     if eps > _LARGEST_EPS:
         raise ValueError(f"eps={eps!r} is too large; pass at most {_LARGEST_EPS:g}.")
     z = -float(ndtri(delta))
@@ -180,7 +179,7 @@ def zcdp_delta(rho: float, eps: float) -> float:
     >>> f"{zcdp_delta(0.03, 1.0):.1e}"
     '8.4e-06'
     """
-    rho, eps = _at_least_zero(rho=rho), _at_least_zero(eps=eps)
+    rho, eps = check_number("rho", rho, 0), check_number("eps", eps, 0)
     if rho == 0 or eps == math.inf:
         return 0.0
     if rho > _LARGEST_EPS:
@@ -208,7 +207,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     >>> round(zcdp_epsilon(0.03, 1e-5), 3)
     0.99
     """
-    rho, delta = _at_least_zero(rho=rho), _fraction(delta=delta)
+    rho, delta = check_number("rho", rho, 0), _delta(delta)
     if rho == math.inf:
         return math.inf
     if zcdp_delta(rho, 0.0) <= delta:
@@ -240,7 +239,7 @@ def zcdp_rho(eps: float, delta: float) -> float:
     >>> round(zcdp_rho(1.0, 1e-5), 4)
     0.0306
     """
-    eps, delta = _finite(eps=_at_least_zero(eps=eps)), _fraction(delta=delta)
+    eps, delta = _finite("eps", eps), _delta(delta)
     if not _LEAST_EPS <= eps <= _LARGEST_EPS:
         raise ValueError(
             f"eps={eps!r} is out of range; pass {_LEAST_EPS:g} to {_LARGEST_EPS:g}."
@@ -278,25 +277,15 @@ def _log_ratio(value: float, target: float) -> float:
     return math.log(max(value, _TINY)) - math.log(target)
 
 
-def _at_least_zero(**value: float) -> float:
-    ((name, number),) = value.items()
-    if not as_number(name, number) >= 0:
-        raise ValueError(f"{name}={number!r} is out of range; pass {name} >= 0.")
-    return float(number)
-
-
-def _finite(**value: float) -> float:
-    ((name, number),) = value.items()
-    if math.isinf(as_number(name, number)):
-        raise ValueError(f"{name}={number!r} gives no privacy; pass a finite value.")
+def _finite(name: str, value: float) -> float:
+    number = check_number(name, value, 0)
+    if math.isinf(number):
+        raise ValueError(f"{name}={value!r} gives no privacy; pass a finite value.")
     return number
 
 
-def _fraction(**value: float) -> float:
-    ((name, number),) = value.items()
-    if not 0 < as_number(name, number) < 1:
-        raise ValueError(f"{name}={number!r} is out of range; pass 0 < {name} < 1.")
-    return float(number)
+def _delta(delta: float) -> float:
+    return check_number("delta", delta, 0, 1, "neither")
 
 
 INSTALL = 'pip install "skfedcal[accounting]"'
@@ -465,14 +454,10 @@ def calibrate_noise(
     12.923
     """
     _check_budget(eps, delta)
-    if not 0 < as_number("sampling_rate", sampling_rate) <= 1:
-        raise ValueError(
-            f"sampling_rate={sampling_rate!r} is out of range; "
-            "pass 0 < sampling_rate <= 1."
-        )
+    check_number("sampling_rate", sampling_rate, 0, 1, "right")
     name, notes = _choose(accountant, sampling_rate)
-    check_count("n_rounds", n_rounds, 1)
-    check_count("n_values", n_values, 0)
+    check_integer("n_rounds", n_rounds, 1)
+    check_integer("n_values", n_values, 0)
     eps, delta, n_rounds = float(eps), float(delta), int(n_rounds)
     slack = lattice_slack(n_rounds * n_values, n_shares)
     inner_eps, inner_delta = _without_slack(eps, delta, slack)
@@ -561,7 +546,7 @@ def compose_epsilon(events: Sequence[PrivacyEvent], delta: float) -> float:
     events = _check_events(events)
     eps_slack = math.fsum(event.eps_slack for event in events)
     delta_slack = math.fsum(event.delta_slack for event in events)
-    _check_delta(delta)
+    _delta(delta)
     delta = (delta - delta_slack) * math.exp(-eps_slack / 2)
     if delta <= 0:
         return math.inf
@@ -581,10 +566,7 @@ def compose_epsilon(events: Sequence[PrivacyEvent], delta: float) -> float:
 
 def _choose(accountant: str, sampling_rate: float) -> tuple[str, tuple[str, ...]]:
     """Return the accountant to use and its assumptions."""
-    if accountant not in _ACCOUNTANTS:
-        raise ValueError(
-            f"accountant={accountant!r} is unknown; pass one of {_ACCOUNTANTS}."
-        )
+    check_choice("accountant", accountant, _ACCOUNTANTS)
     if accountant == "pld":
         require_pld()
     if sampling_rate == 1:
@@ -666,9 +648,4 @@ def _check_events(events: Sequence[PrivacyEvent]) -> tuple[PrivacyEvent, ...]:
 def _check_budget(eps: float, delta: float) -> None:
     if not 0 < as_number("eps", eps) < math.inf:
         raise ValueError(f"eps={eps!r} is not a budget; pass a finite eps > 0.")
-    _check_delta(delta)
-
-
-def _check_delta(delta: float) -> None:
-    if not 0 < as_number("delta", delta) < 1:
-        raise ValueError(f"delta={delta!r} is out of range; pass 0 < delta < 1.")
+    _delta(delta)

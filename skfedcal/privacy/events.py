@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from math import inf
 from typing import Any, ClassVar
 
-from skfedcal._params import as_number
+from skfedcal._params import check_integer, check_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +34,7 @@ class _Slack:
 
     def _check(self, *names: str) -> None:
         for name in (*names, "eps_slack", "delta_slack"):
-            value = getattr(self, name)
-            if not 0 <= as_number(name, value) < math.inf:
-                raise ValueError(
-                    f"{name}={value!r} of a {type(self).__name__} is out of range; "
-                    "pass a finite number >= 0."
-                )
+            check_number(name, getattr(self, name), 0, math.inf, "left")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +121,8 @@ class SampledGaussianEvent(_Slack):
         self._check("noise_multiplier")
         if self.noise_multiplier == 0:
             raise ValueError("noise_multiplier=0 means no noise; pass a number > 0.")
-        if not 0 < as_number("sampling_rate", self.sampling_rate) <= 1:
-            raise ValueError(
-                f"sampling_rate={self.sampling_rate!r} is out of range; "
-                "pass 0 < sampling_rate <= 1."
-            )
-        if not (isinstance(self.n_rounds, int) and self.n_rounds >= 1):
-            raise ValueError(
-                f"n_rounds={self.n_rounds!r} is not a number of rounds; "
-                "pass an int >= 1."
-            )
+        check_number("sampling_rate", self.sampling_rate, 0, 1, "right")
+        check_integer("n_rounds", self.n_rounds, 1)
 
 
 PrivacyEvent = GaussianEvent | PureEvent | SampledGaussianEvent

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from skfedcal._params import check_number
 from skfedcal.exceptions import BudgetExceededError, LedgerCorruptedError
 from skfedcal.privacy.ledger_file import (
     GENESIS,
@@ -24,7 +25,6 @@ from skfedcal.privacy.ledger_file import (
     Record,
     Totals,
     check_budget,
-    check_delta,
     check_entry,
     check_head,
     check_path,
@@ -294,7 +294,7 @@ class PrivacyLedger:
             if self.budget is None:
                 raise ValueError("A ledger without a budget needs delta, e.g. 1e-5.")
             delta = self.budget[1]
-        check_delta(delta)
+        check_number("delta", delta, 0, 1, "neither")
         with self._session() as totals:
             eps = self._reference_eps(totals)
             accounts = totals.chosen(population)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from skfedcal._files import as_path
 from skfedcal._json import canonical
+from skfedcal._params import check_number
 from skfedcal.exceptions import LedgerCorruptedError
 from skfedcal.privacy.filters import Spending, filter_epsilon
 
@@ -135,14 +136,8 @@ def check_budget(budget: tuple[float, float]) -> tuple[float, float]:
         ) from None
     if not (0 < eps < math.inf):
         raise ValueError(f"The eps of a budget must be positive; got {eps}.")
-    check_delta(delta)
+    check_number("delta", delta, 0, 1, "neither")
     return eps, delta
-
-
-def check_delta(delta: float) -> None:
-    """Refuse a delta outside (0, 1)."""
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1; got {delta}.")
 
 
 def read_event(event: Record) -> "PrivacyEvent":

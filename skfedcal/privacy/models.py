@@ -11,10 +11,16 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from math import sinh, sqrt
-from numbers import Integral, Real
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from skfedcal._params import FrozenParams, as_number
+from skfedcal._params import (
+    FrozenParams,
+    as_number,
+    check_choice,
+    check_integer,
+    check_number,
+)
 from skfedcal.exceptions import PrivacyWarning
 from skfedcal.privacy.mechanisms import ExactSum, LatticeGaussian, SumMechanism
 
@@ -168,10 +174,8 @@ class CentralDP(FrozenParams):
         """Raise ValueError for an invalid parameter."""
         check_eps(self.eps)
         check_delta(self.delta)
-        check_choices(
-            accountant=(self.accountant, ("auto", "gdp", "pld", "zcdp")),
-            unit=(self.unit, ("client", "example")),
-        )
+        check_choice("accountant", self.accountant, ("auto", "gdp", "pld", "zcdp"))
+        check_choice("unit", self.unit, ("client", "example"))
 
     def strength(self, n_units: int) -> float:
         """L2 bound of a unit over the noise of a single release."""
@@ -308,36 +312,18 @@ def check_model(privacy: object) -> None:
 def check_eps(eps: object) -> None:
     """Raise ValueError unless `eps` is a valid budget."""
     # With less the scale of the noise, or its variance, would be no float.
-    if not _is_real(eps) or not 1e-100 <= as_number("eps", eps) < float("inf"):
+    real = isinstance(eps, Real) and not isinstance(eps, bool)
+    if not real or not 1e-100 <= as_number("eps", eps) < float("inf"):
         raise ValueError(
             f"eps={eps!r} is not a privacy budget; pass a finite number > 0 "
             "(from 1e-100 on), or eps=None for no privacy."
         )
 
 
-def check_delta(delta: object) -> None:
+def check_delta(delta: float | None) -> None:
     """Raise ValueError unless `delta` is None or between 0 and 1."""
-    if delta is not None and (not _is_real(delta) or not 0 < delta < 1):  # type: ignore[operator]
-        raise ValueError(
-            f"delta={delta!r} is out of range; pass 0 < delta < 1, or None."
-        )
-
-
-def check_choices(**choices: tuple[object, tuple[str, ...]]) -> None:
-    """Raise ValueError for a value that is not one of those allowed."""
-    for name, (value, allowed) in choices.items():
-        if not isinstance(value, str) or value not in allowed:
-            raise ValueError(f"{name}={value!r} is unknown; pass one of {allowed}.")
-
-
-def _is_real(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def is_count(value: object, least: int) -> bool:
-    """Tell whether a value is an integer of at least `least`."""
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    return whole and value >= least  # type: ignore[operator]
+    if delta is not None:
+        check_number("delta", delta, 0, 1, "neither")
 
 
 def rows_known(unit: Unit) -> tuple[str, ...]:
@@ -408,21 +394,12 @@ class DistributedDP(FrozenParams):
 
         check_eps(self.eps)
         check_delta(self.delta)
-        check_choices(
-            adjacency=(self.adjacency, _ADJACENCIES),
-            unit=(self.unit, ("client", "example")),
-            mode=(self.mode, _MODES),
-        )
+        check_choice("adjacency", self.adjacency, _ADJACENCIES)
+        check_choice("unit", self.unit, ("client", "example"))
+        check_choice("mode", self.mode, _MODES)
         refuse_absence(self.adjacency, self.unit)
-        for name, value, least in (
-            ("n_min", 1 if self.n_min is None else self.n_min, 1),
-            ("max_colluders", self.max_colluders, 0),
-        ):
-            if not is_count(value, least):
-                raise ValueError(
-                    f"{name}={value!r} is not a number of clients; pass an integer >= "
-                    f"{least}."
-                )
+        check_integer("n_min", 1 if self.n_min is None else self.n_min, 1)
+        check_integer("max_colluders", self.max_colluders, 0)
 
     def strength(self, n_units: int) -> float:
         """L2 bound of a unit over the noise of a single release."""
@@ -564,9 +541,8 @@ class LocalDP(FrozenParams):
         from skfedcal.privacy.randomizers import ORACLES
 
         check_eps(self.eps)
-        check_choices(
-            oracle=(self.oracle, ("auto", *ORACLES)), mode=(self.mode, _MODES)
-        )
+        check_choice("oracle", self.oracle, ("auto", *ORACLES))
+        check_choice("mode", self.mode, _MODES)
 
     def strength(self, n_units: int) -> float:
         """Bound of a unit over the noise of a single release by unary encoding."""
@@ -627,7 +603,7 @@ class SourceDP(FrozenParams):
     def validate(self) -> None:
         """Raise ValueError for an invalid parameter."""
         check_eps(self.eps)
-        check_choices(mode=(self.mode, _MODES))
+        check_choice("mode", self.mode, _MODES)
 
     def strength(self, n_units: int) -> float:
         """Bound of an example over the noise of one source in a single release."""

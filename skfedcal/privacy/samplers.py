@@ -13,13 +13,13 @@
 
 import functools
 import math
-import numbers
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._params import check_integer
 from skfedcal.privacy.entropy import Entropy, Words
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "TABLE_ERROR",
     "LatticeSlack",
     "charged_note",
-    "check_count",
     "discrete_gaussian",
     "discrete_gaussian_base",
     "discrete_laplace",
@@ -316,7 +315,7 @@ def table_slack(n_values: int) -> float:
     float
         Valid as long as the total eps is at most 40.
     """
-    check_count("n_values", n_values, 0)
+    check_integer("n_values", n_values, 0)
     # The factor 2 covers the tails and deviations that `lattice_slack` leaves out.
     return tv_slack(n_values * 2 * TABLE_ERROR)
 
@@ -368,7 +367,7 @@ def lattice_slack(n_values: int, n_shares: int | None = None) -> LatticeSlack:
     ``tau (1 + exp(eps))``.
     """
     if n_shares is not None:
-        check_count("n_shares", n_shares, 1)
+        check_integer("n_shares", n_shares, 1)
     delta = table_slack(n_values * (n_shares or 1))
     variance = GAUSSIAN_BASE_SIGMA**2 * n_shares if n_shares else GAUSSIAN_SIGMA**2
     bound = 9 / variance
@@ -382,9 +381,3 @@ def charged_note(eps: float) -> tuple[str, ...]:
         return ()
     charged = f"is charged for eps={MAX_CHARGED_EPS:g}"
     return (f"eps={eps:g}: the error of the noise tables {charged}",)
-
-
-def check_count(name: str, value: int, least: int) -> None:
-    """Refuse a count below `least`."""
-    if not isinstance(value, numbers.Integral) or value < least:
-        raise ValueError(f"{name}={value!r} is not a count; pass an int >= {least}.")

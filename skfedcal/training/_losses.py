@@ -22,7 +22,7 @@ from math import exp, inf
 from numbers import Real
 from typing import TYPE_CHECKING, Literal
 
-from skfedcal._params import FrozenParams, as_number, check_flag
+from skfedcal._params import FrozenParams, as_number, check_choice, check_flag
 from skfedcal.training.modules import import_torch
 
 if TYPE_CHECKING:
@@ -194,8 +194,7 @@ class Margin(_Term):
     logit_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.counts, str) or self.counts not in ("local", "global"):
-            raise ValueError(f"counts={self.counts!r}; pass 'local' or 'global'.")
+        check_choice("counts", self.counts, ("local", "global"))
         check_numbers(self, above=["logit_scale"], from_zero=["scale"])
         if self.max_margin is not None:
             check_numbers(self, from_zero=["max_margin"])
@@ -282,11 +281,7 @@ class MMCE(_Term):
     normalization: Literal["paper", "reference"] = "paper"
 
     def __post_init__(self) -> None:
-        word = self.normalization
-        if not isinstance(word, str) or word not in ("paper", "reference"):
-            raise ValueError(
-                f"normalization={self.normalization!r}; pass 'paper' or 'reference'."
-            )
+        check_choice("normalization", self.normalization, ("paper", "reference"))
         check_numbers(self, above=["width"], from_zero=["weight"])
 
     def __call__(

@@ -87,8 +87,8 @@ def test_seed_decides():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: feature_shift(X, "rust"), "kind must be one of noise.*'rust'"),
-        (lambda: feature_shift(X, "noise", 2), "strength .* got 2"),
+        (lambda: feature_shift(X, "rust"), "kind must be one of 'noise'.*'rust'"),
+        (lambda: feature_shift(X, "noise", 2), "strength=2"),
         (lambda: feature_shift(X, "noise", columns=[6]), "from 0 to 5, got"),
         (lambda: feature_shift(X, "noise", columns=[-1]), "from 0 to 5, got"),
         (lambda: feature_shift(X, "noise", columns=["a"]), "from 0 to 5, got"),

@@ -146,7 +146,7 @@ def test_measured_differently_worked_by_hand():
     ("settings", "message"),
     [
         ({"kind": "concept"}, "kind must be one of label.*'concept'"),
-        ({"strength": 1.5}, "strength .* got 1.5"),
+        ({"strength": 1.5}, "strength=1.5"),
         ({"n_classes": 1}, "n_classes == 1"),
         ({"n_features": 0}, "n_features == 0"),
         ({"n_train": 0}, "n_train == 0"),

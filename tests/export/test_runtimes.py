@@ -252,12 +252,12 @@ def test_torch_can_export_the_module_for_any_number_of_rows(fitted, kind):
 
 def test_wrong_requests_are_refused(fitted):
     cal, rows = fitted("temperature")
-    with pytest.raises(ValueError, match="output='odds' must be one of proba, log_pr"):
+    with pytest.raises(ValueError, match="output must be one of 'proba', 'log_pr"):
         cal.to_torch("odds")
     with pytest.raises(ValueError, match=r"scores has shape \(600, 2\); expected rows"):
         cal.to_torch()(torch.tensor(rows[:, :2]))
     pytest.importorskip("onnx")
-    with pytest.raises(ValueError, match="dtype='float16' must be one of float32, fl"):
+    with pytest.raises(ValueError, match="dtype must be one of 'float32', 'fl"):
         cal.to_onnx(dtype="float16")
 
 

@@ -123,9 +123,9 @@ def test_floor_shrinks_with_rows(proba):
 def test_floor_options_are_checked(proba):
     with pytest.raises(ValueError, match="metric must be one of"):
         calibration_floor(proba, metric="ece")
-    with pytest.raises(ValueError, match="n_repeats must be at least 2"):
+    with pytest.raises(ValueError, match="n_repeats=1 is out of range"):
         calibration_floor(proba, n_repeats=1)
-    with pytest.raises(TypeError, match="n_repeats must be an integer"):
+    with pytest.raises(TypeError, match=r"n_repeats=2\.0 is not an integer"):
         calibration_floor(proba, n_repeats=2.0)
     with pytest.raises(TypeError, match="n_bin"):
         calibration_floor(proba, n_bin=3)

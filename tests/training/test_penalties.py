@@ -348,7 +348,7 @@ def test_penalties_are_values():
     assert Proximal().needs == {"global_params"}
     assert NonUniform().needs == {"global_params", "previous_update"}
     assert Contrastive().needs == {"global_features", "previous_features"}
-    with pytest.raises(ValueError, match="pass 'paper' or 'reference'"):
+    with pytest.raises(ValueError, match="must be one of 'paper', 'reference'; got"):
         MMCE(normalization="mean")
     empty = Context(counts=torch.ones(4))
     for penalty in (Proximal(), Contrastive(), NonUniform()):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Integral
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from skfedcal._params import check_choice, check_integer
 from skfedcal._typing import RandomState
 from skfedcal.clients.arrays import read_array
 from skfedcal.clients.partitions import as_generator
@@ -194,9 +194,8 @@ def corrupt(
     >>> corrupt(images, "brightness", 4)[0, 0, :3]
     array([151, 151, 151], dtype=uint8)
     """
-    array, severity = _check_images(images), _check_severity(severity)
-    if kind not in _KINDS:
-        raise ValueError(f"kind must be one of {', '.join(_KINDS)}; got {kind!r}.")
+    array, severity = _check_images(images), check_integer("severity", severity, 0, 5)
+    check_choice("kind", kind, _KINDS)
     seed = int(as_generator(random_state).integers(2**63))
     result = np.array(array, order="C")
     if severity == 0:
@@ -231,11 +230,3 @@ def _check_images(images: ArrayLike) -> NDArray[np.uint8]:
             f"shape {array.shape}. Pass a single image as images[np.newaxis]."
         )
     return array
-
-
-def _check_severity(severity: int) -> int:
-    if not isinstance(severity, Integral) or isinstance(severity, bool):
-        raise TypeError(f"severity must be a whole number, got {severity!r}.")
-    if not 0 <= severity <= 5:
-        raise ValueError(f"severity must be from 0 (none) to 5, got {severity}.")
-    return int(severity)

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._params import check_choice
 from skfedcal.contract import BlockSpec
 from skfedcal.privacy.audits.audit_result import AuditCheck, AuditResult
 from skfedcal.privacy.audits.checks import (
@@ -26,7 +27,6 @@ from skfedcal.privacy.models import (
     LocalDP,
     PrivacyModel,
     ReleasePlan,
-    check_choices,
     check_model,
 )
 
@@ -161,7 +161,7 @@ def _check_model(privacy: PrivacyModel, norm: str) -> None:
     check_model(privacy)
     if privacy is None:
         raise TypeError("privacy=None gives no guarantee; pass CentralDP(eps=...).")
-    check_choices(norm=(norm, ("l2", "l1")))
+    check_choice("norm", norm, ("l2", "l1"))
     privacy.validate()
     if not privacy.private or privacy.unit != "client":
         raise ValueError(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import nan, sqrt
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from skfedcal._params import as_number
+from skfedcal._params import as_number, check_integer, check_number
 from skfedcal.privacy.audits.audit_result import AuditCheck, AuditResult
 from skfedcal.privacy.audits.errors import (
     Claim,
@@ -162,12 +161,9 @@ def make_claim(mu: float | None, eps: float | None, delta: float) -> Claim:
     from skfedcal.privacy.accounting import gdp_epsilon
 
     for name, value in (("mu", mu), ("eps", eps)):
-        if value is not None and not 0 < as_number(name, value) < np.inf:
-            raise ValueError(
-                f"{name}={value!r} is not a valid claim; pass a finite number > 0."
-            )
-    if not 0 <= as_number("delta", delta) < 1:
-        raise ValueError(f"delta={delta!r} is out of range; pass 0 <= delta < 1.")
+        if value is not None:
+            check_number(name, value, 0, np.inf, "neither")
+    check_number("delta", delta, 0, 1, "left")
     if mu is None and eps is None:
         raise ValueError("There is no claim to audit; pass mu, or eps and delta.")
     if mu is not None and delta == 0:
@@ -180,24 +176,14 @@ def make_claim(mu: float | None, eps: float | None, delta: float) -> Claim:
 
 def check_seed(random_state: int | None) -> None:
     """Raise unless `random_state` is an integer or None."""
-    whole = isinstance(random_state, Integral) and random_state >= 0
-    if random_state is not None and not whole:
-        raise ValueError(
-            f"random_state={random_state!r} is not a seed; pass an integer or None."
-        )
+    if random_state is not None:
+        check_integer("random_state", random_state, 0)
 
 
 def check_runs(n_runs: int, alpha: float, name: str = "n_runs") -> float:
     """Return the level; raise for an invalid one, and for too few runs."""
-    if isinstance(n_runs, bool) or not isinstance(n_runs, Integral):
-        raise TypeError(f"{name}={n_runs!r} must be an integer.")
-    if n_runs < 20:
-        raise ValueError(
-            f"{name}={n_runs!r} is too few for a statistical test; pass at least 20."
-        )
-    if not 0 < as_number("alpha", alpha) < 1:
-        raise ValueError(f"alpha={alpha!r} is out of range; pass 0 < alpha < 1.")
-    return float(alpha)
+    check_integer(name, n_runs, 20)  # fewer are too few for a statistical test
+    return check_number("alpha", alpha, 0, 1, "neither")
 
 
 def judge(
