@@ -1,6 +1,7 @@
-"""Data for all tests, and the one list of public estimators."""
+"""Data for all tests, and the registered estimators."""
 
 import os
+import sys
 from pathlib import Path
 
 # Before scipy is imported, or scikit-learn skips its array API check.
@@ -14,23 +15,17 @@ from sklearn.datasets import make_classification
 from threadpoolctl import threadpool_limits
 
 from skfedcal import (
-    FedAccTempCalibrator,
-    FedAutoCalibrator,
-    FedBBQCalibrator,
-    FedBiasTempCalibrator,
-    FedBinCalibrator,
     FederatedCalibratedClassifier,
     FedGaussianHead,
-    FedHistogramCalibrator,
-    FedMatrixCalibrator,
-    FedMLPCalibrator,
-    FedOPVectorCalibrator,
-    FedTempCalibrator,
-    FedTopBinCalibrator,
-    FedVectorCalibrator,
     LogitTransformer,
     make_federation,
 )
+from skfedcal.methods import registry
+
+# The method of the gallery, registered as any other package would: every test that runs
+# over the registry runs on it as well.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+import uniform_mixture  # noqa: F401
 
 # The same examples on every run: a red run means a change; "deep" looks further.
 settings.register_profile("repo", max_examples=30, deadline=None, derandomize=True)
@@ -122,20 +117,7 @@ def n_cores():
     return os.cpu_count() or 1
 
 
-CALIBRATORS = [
-    FedAccTempCalibrator,
-    FedAutoCalibrator,
-    FedBBQCalibrator,
-    FedBiasTempCalibrator,
-    FedBinCalibrator,
-    FedHistogramCalibrator,
-    FedMLPCalibrator,
-    FedMatrixCalibrator,
-    FedOPVectorCalibrator,
-    FedTempCalibrator,
-    FedTopBinCalibrator,
-    FedVectorCalibrator,
-]
+CALIBRATORS = [method.load() for method in registry.methods("calibrator")]
 ESTIMATORS = [
     *CALIBRATORS,
     FederatedCalibratedClassifier,

@@ -323,7 +323,11 @@ BUILT_IN: tuple[Method, ...] = (
             Algorithm(
                 name="scaling.pooled/1",
                 path="skfedcal.methods.scaling.rounds:PooledFit",
-                cases=tuple({"family": family} for family in FAMILIES),
+                cases=(
+                    {"family": "scaling.vector/1"},
+                    {"family": "scaling.matrix/1", "l2": (None, None, 1.0)},
+                    {"family": "scaling.order_preserving/1"},
+                ),
             ),
             Algorithm(
                 name="scaling.average/1",
