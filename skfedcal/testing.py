@@ -311,6 +311,39 @@ def check_parameters(estimator: Any) -> None:
     assert all(getattr(made, name) is mark for name, mark in marks.items())
 
 
+_REFUSED = "sample_weight is refused under privacy: it would break a client's bound"
+_SECRET = "under privacy labels that are column numbers do not tell which occur"
+_WEIGHT_CHECKS = (
+    "check_all_zero_sample_weights_error",
+    "check_classifiers_one_label_sample_weights",
+    "check_sample_weight_equivalence_on_dense_data",
+    "check_sample_weights_list",
+    "check_sample_weights_not_an_array",
+    "check_sample_weights_not_overwritten",
+    "check_sample_weights_pandas_series",
+    "check_sample_weights_shape",
+)
+
+
+def expected_failures(estimator: Any) -> dict[str, str]:
+    """Common checks of scikit-learn that cannot hold for a calibrator, and why."""
+    if not estimator._privacy_model().private:
+        return {}
+    return {
+        "check_classifiers_one_label": _SECRET,
+        **dict.fromkeys(_WEIGHT_CHECKS, _REFUSED),
+    }
+
+
+def check_sklearn(estimator: Any) -> None:
+    """The common checks of scikit-learn."""
+    from sklearn.utils.estimator_checks import check_estimator
+
+    if estimator._privacy_model().private:
+        estimator = clone(estimator).set_params(random_state=0)
+    check_estimator(estimator, expected_failed_checks=expected_failures(estimator))
+
+
 def check_probabilities(estimator: Any, data: Federation | None = None) -> None:
     """Finite probabilities in the type of the input, that add up to 1."""
     if _over(check_probabilities, estimator, data):
@@ -622,8 +655,9 @@ def check_own_rows(
     for made, broadcast in asked(algorithm, n_classes):
         for dtype in dtypes:
             for layout in layouts:
-                data = hard_rows(made, n_classes, dtype, layout, large)
-                _compare_alone(made, broadcast, data, algorithm.name)
+                subject = _weighted(made) if layout == "F" else made
+                data = hard_rows(subject, n_classes, dtype, layout, large)
+                _compare_alone(subject, broadcast, data, algorithm.name)
 
 
 def asked(algorithm: registry.Algorithm, n_classes: int) -> list[tuple[Any, Arrays]]:
@@ -645,6 +679,14 @@ def asked(algorithm: registry.Algorithm, n_classes: int) -> list[tuple[Any, Arra
             if made.done(state):
                 break
     return found
+
+
+def _weighted(made: Any) -> Any:
+    """The algorithm for rows with weights, which are not bounded."""
+    bounded = any(getattr(made, name, None) for name in ("clip", "clip_positive"))
+    if bounded or not hasattr(made, "weighted"):
+        return made
+    return replace(made, weighted=True)
 
 
 def dense(values: Any) -> Array:
@@ -851,6 +893,7 @@ def check_audit(estimator: Any, n_runs: int = 0) -> None:
 ALWAYS: tuple[Callable[..., None], ...] = (
     check_documented,
     check_parameters,
+    check_sklearn,
     check_probabilities,
     check_copies,
     check_saved_file,

@@ -23,89 +23,38 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skfedcal import (
     CentralDP,
-    FedAccTempCalibrator,
-    FedAutoCalibrator,
-    FedBBQCalibrator,
-    FedBiasTempCalibrator,
     FedBinCalibrator,
     FederatedCalibratedClassifier,
     FederatedRunner,
     FedGaussianHead,
-    FedHistogramCalibrator,
-    FedMatrixCalibrator,
-    FedMLPCalibrator,
-    FedOPVectorCalibrator,
     FedTempCalibrator,
     FedTopBinCalibrator,
-    FedVectorCalibrator,
     LogitTransformer,
     PrivacyLedger,
+    testing,
 )
 from skfedcal._sklearn_compat import HAS_CALLBACKS
 from skfedcal.exceptions import PrivacyWarning
+from skfedcal.methods import registry
 from skfedcal.methods.base import BaseCalibrator
 from skfedcal.training import FedAvgClassifier
 
 CROSS_FITTED = "fit_transform is cross-fitted, so it differs from fit().transform()"
-REFUSED = "sample_weight is refused under privacy: it would break a client's bound"
 BOOTSTRAP = "a forest draws other rows when rows are removed or repeated"
 UNWEIGHTED = "a private calibrator is not weighted, only its classifier is"
-SECRET = "under privacy labels that are column numbers do not tell which occur"
 UNDERFLOW = "log-probabilities stay finite where probabilities underflow to 0"
 
-WEIGHT_CHECKS = [
-    "check_all_zero_sample_weights_error",
-    "check_classifiers_one_label_sample_weights",
-    "check_sample_weight_equivalence_on_dense_data",
-    "check_sample_weights_list",
-    "check_sample_weights_not_an_array",
-    "check_sample_weights_not_overwritten",
-    "check_sample_weights_pandas_series",
-    "check_sample_weights_shape",
-]
 EQUIVALENCE_CHECKS = [
     "check_sample_weight_equivalence_on_dense_data",
     "check_sample_weight_equivalence_on_sparse_data",
 ]
 
 CHECKED = [
-    FedAccTempCalibrator(),
-    FedAccTempCalibrator(objective="ece"),
-    FedAccTempCalibrator(objective="nll", search="bisect"),
-    FedAccTempCalibrator(1.0, random_state=0),
-    FedAccTempCalibrator(1.0, search="golden", if_improves=False, random_state=0),
-    FedAutoCalibrator(),
-    FedAutoCalibrator(1.0, random_state=0),
-    FedBiasTempCalibrator(),
-    FedBiasTempCalibrator(residual="bins"),
-    FedTempCalibrator(),
-    FedTempCalibrator(solver="grid"),
-    FedTempCalibrator(solver="average"),
-    FedTempCalibrator(1.0, random_state=0),
-    FedTempCalibrator(1.0, if_improves=False, random_state=0),
-    FedTempCalibrator(1.0, solver="grid", random_state=0),
-    FedTempCalibrator(1.0, solver="average", random_state=0),
-    FedBinCalibrator(),
-    FedBinCalibrator(1.0, random_state=0),
-    FedBBQCalibrator(),
-    FedBBQCalibrator(1.0, n_levels=3, if_improves=False, random_state=0),
-    FedHistogramCalibrator(),
-    FedHistogramCalibrator(method="bins"),
-    FedHistogramCalibrator(method="isotonic", multiclass="top"),
-    FedHistogramCalibrator(1.0, random_state=0),
-    FedHistogramCalibrator(1.0, method="beta", if_improves=False, random_state=0),
-    FedMLPCalibrator(hidden=(8,)),
-    FedMLPCalibrator(1.0, hidden=(8,), random_state=0),
-    FedTopBinCalibrator(),
-    FedTopBinCalibrator(shrink=False, monotone=False, keep_order=False),
-    FedTopBinCalibrator(1.0, if_improves=False, random_state=0),
-    FedVectorCalibrator(),
-    FedVectorCalibrator(solver="average", local_solver="gd"),
-    FedVectorCalibrator(1.0, random_state=0),
-    FedMatrixCalibrator(),
-    FedMatrixCalibrator(1.0, if_improves=False, random_state=0),
-    FedOPVectorCalibrator(),
-    FedOPVectorCalibrator(1.0, if_improves=False, random_state=0),
+    *(
+        method.load()(**case.params, random_state=0 if "eps" in case.params else None)
+        for method in registry.methods("calibrator")
+        for case in method.cases
+    ),
     FederatedCalibratedClassifier(),
     FederatedCalibratedClassifier(RandomForestClassifier(5, random_state=0)),
     FederatedCalibratedClassifier(calibrator=FedBinCalibrator(), cv=3),
@@ -132,11 +81,8 @@ TRAINED = [
 
 def expected_failures(estimator):
     """Common checks that cannot hold, with the reason."""
-    if isinstance(estimator, BaseCalibrator) and estimator.eps is not None:
-        return {
-            "check_classifiers_one_label": SECRET,
-            **dict.fromkeys(WEIGHT_CHECKS, REFUSED),
-        }
+    if isinstance(estimator, BaseCalibrator):
+        return testing.expected_failures(estimator)
     if isinstance(estimator, LogitTransformer) and estimator.cv is not None:
         names = ["check_transformer_general", "check_transformer_data_not_an_array"]
         return dict.fromkeys(names, CROSS_FITTED)

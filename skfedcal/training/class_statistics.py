@@ -211,7 +211,8 @@ def n_pairs(n_features: int) -> int:
 
 def scaled_rows(rows: Array, scale: float, shorten: bool) -> Array:
     """Rows divided by `scale`, of norm at most 1 where they are to be shortened."""
-    rows = rows.astype(np.float64)
+    # One layout, so that a row is added up in the same order in any array.
+    rows = rows.astype(np.float64, order="C")
     with np.errstate(over="ignore"):  # infinitely long is long
         unit = rows / scale
     if shorten:

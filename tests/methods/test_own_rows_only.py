@@ -5,137 +5,27 @@ could differ, the bound on one client's influence would be a statement about oth
 than the code that runs.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from skfedcal.clients.dataset import BLOCK_CELLS, FederatedDataset
-from skfedcal.methods.accuracy_temperature.rounds import (
-    AccuracyRoot,
-    GapParts,
-    TemperatureSearch,
-)
-from skfedcal.methods.bias_temperature.rounds import BiasTemperaturePosterior
-from skfedcal.methods.bins.rounds import ClassHistograms
-from skfedcal.methods.temperature.rounds import (
-    TemperatureAverage,
-    TemperatureGrid,
-    TemperatureNewton,
-    TemperaturePosterior,
-)
+from skfedcal import testing
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.methods import registry
+from skfedcal.methods.temperature.rounds import TemperaturePosterior
 
-
-def asked(algorithm, **broadcast):
-    return algorithm, lambda _: {k: np.asarray(v) for k, v in broadcast.items()}
-
-
-def started(algorithm):
-    return algorithm, lambda c: algorithm.broadcast(algorithm.init(c))
-
-
-def at_bias(algorithm, make_prior):
-    def broadcast(c):
-        start = algorithm.broadcast(algorithm.init(c))
-        start |= {"bias": np.linspace(-1, 1, c), "log_beta": np.asarray(-0.3)}
-        return start | {"prior": make_prior(c)}
-
-    return algorithm, broadcast
-
-
-ALGORITHMS = {
-    **{
-        f"newton, one row in {stage}, {name}": asked(
-            TemperatureNewton(), beta=0.37, stage=stage, precise=precise
-        )
-        for stage in (1, 4, 32)
-        for name, precise in (("input dtype", False), ("float64", True))
-    },
-    "grid": started(TemperatureGrid(n_points=4)),
-    "grid, clipped": started(TemperatureGrid(n_points=4, clip=1.0)),
-    "average": started(TemperatureAverage()),
-    "posterior": asked(TemperaturePosterior(), log_beta=-0.3, clip=0.3, bound=4.0),
-    "bias posterior": at_bias(
-        BiasTemperaturePosterior(), lambda c: np.arange(1, c + 1) * 2 / (c * (c + 1))
-    ),
-    "bias posterior, plain": at_bias(BiasTemperaturePosterior(), lambda _: np.empty(0)),
-    "label frequencies": started(BiasTemperaturePosterior(private_prior=True)),
-    "accuracy root": started(AccuracyRoot(-1.4, 3.5, 0.2)),
-    "gap parts": started(GapParts(-1.4, 3.5, n_points=3)),
-    **{
-        f"search, {objective}, {search}": started(
-            TemperatureSearch(-1.4, 3.5, objective, search, full_rows=10, n_bins=2)
-        )
-        for objective, search in (("nll", "bisect"), ("ece", "golden"))
-    },
-    "histograms": started(ClassHistograms(n_bins=2)),
-    "histograms of log-odds": started(ClassHistograms(n_bins=2, space="logit")),
-    "histograms, clipped": started(
-        ClassHistograms(n_bins=7, clip_positive=1.3, clip_negative=2.1)
-    ),
-}
+# A client of theirs trains on its rows: slow for clients of many rows.
+LOCAL = ("scaling.average/1", "network.average/1")
+ALGORITHMS = registry.algorithms()
 
 
 def at(c):
-    """Every algorithm with a question for `c` classes."""
-    return [(name, item[0], item[1](c)) for name, item in ALGORITHMS.items()]
-
-
-def hard_rows(n, c, rng):
-    """Rows whose largest softmax entry is 1/2 to the last bit or two.
-
-    With two bins of [0, 1] the bin then tells in which order the row was added up.
-    """
-    logits = rng.normal(size=(n, c)) * 4
-    column = rng.integers(0, c, n)
-    others = np.exp(logits)
-    others[np.arange(n), column] = 0
-    logits[np.arange(n), column] = np.log(others.sum(axis=1))
-    return logits
-
-
-def hard_sizes(c, rng):
-    """Sizes with empty clients, lone rows, ragged tails, and more than one block."""
-    limit = BLOCK_CELLS // c
-    small = rng.integers(0, 40, 6)
-    return np.r_[0, 1, 1, 2, 3, 7, 0, 1, small, limit + 3, 1, 0, limit, 2, 8, 9, 0]
-
-
-def federation(c, dtype, layout, seed):
-    rng = np.random.default_rng(seed)
-    sizes = hard_sizes(c, rng)
-    n = sizes.sum()
-    rows = hard_rows(n, c, rng).astype(dtype)
-    if layout == "F":
-        rows = np.asfortranarray(rows)
-    elif layout == "strided":
-        rows = np.repeat(rows, 2, axis=1)[:, ::2]
-    elif layout == "unaligned":
-        raw = np.empty(rows.nbytes + 1, dtype=np.uint8)[1:]
-        view = raw.view(dtype).reshape(rows.shape)
-        view[:] = rows
-        rows = view
-    order = rng.permutation(n) if layout == "shuffled" else None
-    labels = rng.integers(0, c, n).astype(np.int16)
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    weights = rng.random(n) if layout == "F" else None
-    return FederatedDataset(
-        rows, labels, offsets, range(len(sizes)), c, weights=weights, order=order
-    )
-
-
-def alone(data, i):
-    """Client `i` as its own site would hold it: a fresh array, aligned, in C order."""
-    packed = np.arange(data.offsets[i], data.offsets[i + 1])
-    where = packed if data.order is None else data.order[packed]
-    return FederatedDataset(
-        np.array(data.rows[where], order="C"),
-        data.labels[packed].copy(),
-        np.array([0, len(packed)]),
-        [i],
-        data.n_classes,
-        weights=None if data.weights is None else data.weights[packed].copy(),
-    )
+    """Every algorithm with the questions of its first rounds, for `c` classes."""
+    return [
+        (name, *asked)
+        for name, algorithm in ALGORITHMS.items()
+        if algorithm.n_classes in (None, c) and algorithm.rows != "features"
+        for asked in testing.asked(algorithm, c)
+    ]
 
 
 # Every pair of dtype, classes and layout, in half of all combinations.
@@ -148,37 +38,37 @@ COMBINATIONS = [
 
 @pytest.mark.parametrize(("dtype", "c", "layout"), COMBINATIONS)
 def test_all_clients_at_once_answer_as_each_would_alone(dtype, c, layout):
-    data = federation(c, dtype, layout, seed=c)
-    clients = [alone(data, i) for i in range(len(data))]
-    # Clients larger than a block are slow to repeat: one way of cutting them out.
-    small = [i for i in range(len(data)) if data.sizes[i] < 50]
-    for name, algorithm, broadcast in at(c):
-        plain = name in ("histograms", "histograms of log-odds")
-        if plain and data.weights is not None:
-            algorithm = replace(algorithm, weighted=True)
-        together = algorithm.query(broadcast, data)
-        for i, client in enumerate(clients):
-            views = [client]
-            if i in small[::3]:
-                views += [data.slice(i, i + 1), data.select([i])]
-            if i in small[:-1]:
-                views.append(data.slice(i, i + 2).compact().slice(0, 1))
-            for view in views:
-                for key, answer in algorithm.query(broadcast, view).items():
-                    same = answer.tobytes() == together[key][i : i + 1].tobytes()
-                    assert same, (name, key, i, int(data.sizes[i]))
+    # Clients larger than a block are slow to repeat.
+    large = dtype is np.float64 and layout in ("C", "shuffled")
+    for name, algorithm in ALGORITHMS.items():
+        if name not in LOCAL:
+            testing.check_own_rows(algorithm, c, [dtype], [layout], large)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("layout", ["C", "unaligned", "shuffled"])
+def test_the_same_where_clients_train(name, layout):
+    testing.check_own_rows(ALGORITHMS[name], 3, [np.float64], [layout])
+
+
+def answers(algorithm, broadcast, clients):
+    with np.errstate(all="ignore"):  # as at a site
+        found = algorithm.query(broadcast, clients)
+    return {key: testing.dense(value) for key, value in found.items()}
 
 
 @pytest.mark.parametrize("c", [8, 31, 48, 49, 64])
 def test_every_small_block_gives_the_bits_of_the_large_one(c):
     rng = np.random.default_rng(c)
-    rows, labels = hard_rows(40, c, rng), rng.integers(0, c, 40)
+    rows, labels = rng.normal(size=(40, c)) * 4, rng.integers(0, c, 40)
     data = FederatedDataset(rows, labels, np.arange(41), range(40), c)
     for name, algorithm, broadcast in at(c):
-        together = algorithm.query(broadcast, data)
+        if name in LOCAL:
+            continue
+        together = answers(algorithm, broadcast, data)
         for width in (1, 2, 3, 5, 8, 17):
             for start in range(0, 40 - width, 7):
-                part = algorithm.query(broadcast, data.slice(start, start + width))
+                part = answers(algorithm, broadcast, data.slice(start, start + width))
                 for key, answer in part.items():
                     expected = together[key][start : start + width]
                     assert answer.tobytes() == expected.tobytes(), (name, key, width)
@@ -186,7 +76,7 @@ def test_every_small_block_gives_the_bits_of_the_large_one(c):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_memory_map_gives_the_bits_of_the_array(tmp_path, dtype):
-    data = federation(10, dtype, "C", seed=1)
+    data = testing.hard_rows(None, 10, dtype, "C", large=True)
     data.rows.tofile(tmp_path / "rows.bin")
     for offset in (0, 3):
         path = tmp_path / f"rows{offset}.bin"
@@ -194,33 +84,37 @@ def test_a_memory_map_gives_the_bits_of_the_array(tmp_path, dtype):
         mapped = np.memmap(path, dtype, "r", offset=offset, shape=data.rows.shape)
         other = FederatedDataset(mapped, data.labels, data.offsets, data.names, 10)
         for name, algorithm, broadcast in at(10):
-            answers = algorithm.query(broadcast, other)
-            for key, answer in algorithm.query(broadcast, data).items():
-                assert answer.tobytes() == answers[key].tobytes(), (name, key)
+            if name in LOCAL:
+                continue
+            there = answers(algorithm, broadcast, other)
+            for key, answer in answers(algorithm, broadcast, data).items():
+                assert answer.tobytes() == there[key].tobytes(), (name, key)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_other_clients_rows_change_nothing_even_if_extreme(name):
-    algorithm, make_broadcast = ALGORITHMS[name]
-    broadcast = make_broadcast(10)
+    if ALGORITHMS[name].rows == "features":
+        pytest.skip("rows of features are checked for their norm")
+    c = ALGORITHMS[name].n_classes or 10
     rng = np.random.default_rng(0)
-    sizes = np.array([3, 1, 20, 0, 5])
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    rows = rng.normal(size=(29, 10))
-    labels = rng.integers(0, 10, 29)
-    before = algorithm.query(
-        broadcast, FederatedDataset(rows, labels, offsets, range(5), 10)
-    )
-    rows[offsets[2] : offsets[3], 1:] = -np.inf
-    rows[offsets[2] : offsets[3], 0] = 1e308
-    rows[offsets[2], 3] = -1e308
-    after = algorithm.query(
-        broadcast, FederatedDataset(rows, labels, offsets, range(5), 10)
-    )
-    for key, answer in before.items():
-        for i in (0, 1, 3, 4):
-            assert answer[i].tobytes() == after[key][i].tobytes()
-        assert np.isfinite(after[key]).all()
+    offsets = np.cumsum([0, 3, 1, 20, 0, 5])
+    rows, labels = rng.normal(size=(29, c)), rng.integers(0, c, 29)
+    extreme = rows.copy()
+    extreme[offsets[2] : offsets[3], 1:] = -np.inf
+    extreme[offsets[2] : offsets[3], 0] = 1e308
+    extreme[offsets[2], -1] = -1e308
+    for algorithm, broadcast in testing.asked(ALGORITHMS[name], c):
+        before, after = (
+            answers(algorithm, broadcast, clients)
+            for clients in (
+                FederatedDataset(z, labels, offsets, range(5), c)
+                for z in (rows, extreme)
+            )
+        )
+        for key, answer in before.items():
+            for i in (0, 1, 3, 4):
+                assert answer[i].tobytes() == after[key][i].tobytes()
+            assert np.isfinite(after[key]).all()
 
 
 @pytest.mark.parametrize("n_classes", [3, 60])
