@@ -395,7 +395,7 @@ def check_saved_file(estimator: Any, data: Federation | None = None) -> None:
             assert name == "feature_names_in_", f"a file without {name} was read"
     assert type(again) is type(fitted) and again.privacy_ == fitted.privacy_
     assert again.predict_proba(rows).tobytes() == fitted.predict_proba(rows).tobytes()
-    assert again.get_params()["classes"].tolist() == fitted.classes.tolist()
+    assert np.asarray(again.classes).tolist() == np.asarray(fitted.classes).tolist()
 
 
 def check_export(entry: Method, estimator: Any) -> None:
@@ -414,7 +414,7 @@ def check_export(entry: Method, estimator: Any) -> None:
             found = fitted.to_torch()(torch.tensor(rows)).numpy()
         np.testing.assert_allclose(found, expected, rtol=0, atol=EXPORT_TOLERANCE)
     if "onnxruntime" not in missing and find_spec("onnx") is not None:
-        import onnxruntime
+        import onnxruntime  # type: ignore[import-untyped,unused-ignore]
 
         model = fitted.to_onnx(dtype="float64").SerializeToString()
         options = onnxruntime.SessionOptions()
@@ -565,6 +565,16 @@ def history_digest(history: Any) -> str:
     return sha.hexdigest()
 
 
+def short_runner(estimator: Any, clients: Any) -> FederatedRunner:
+    """A runner of two rounds, where the method takes so few; else of all rounds."""
+    runner = FederatedRunner(n_rounds=2)
+    try:
+        clone(estimator).set_params(runner=runner).fit(clients)
+    except ValueError:
+        return FederatedRunner()
+    return runner
+
+
 class _Recording(InProcessTransport):
     """Transport that keeps the requests which it carries."""
 
@@ -584,21 +594,17 @@ def check_engines(entry: Method, estimator: Any) -> None:
     policy = SitePolicy(methods=(entry.word,), allow_plain=True)
     fresh = clone(estimator).set_params(classes=list(range(c)), random_state=0)
     found, texts = {}, []
-    # Two rounds are as good as ten, where the method takes so few.
-    runner = FederatedRunner(n_rounds=2)
-    try:
-        clone(fresh).set_params(runner=runner).fit(named)
-    except ValueError:
-        runner = FederatedRunner()
+    runner = short_runner(fresh, clients)
     for secure in (False, True):
         transport = _Recording(sites_of(named, policy))
-        for engine, where in (
-            ("in process", named),
-            ("messages", RemoteClients(transport)),
+        for engine, where, n_jobs in (
+            ("in process", named, None),
+            ("threads", named, 2),
+            ("messages", RemoteClients(transport), None),
         ):
-            own = clone(fresh).set_params(runner=runner.set_params(secure=secure))
-            name = f"{'masked ' * secure}{engine}"
-            found[name] = history_digest(own.fit(where).history_)
+            own = runner.set_params(secure=secure, n_jobs=n_jobs)
+            fitted = clone(fresh).set_params(runner=own).fit(where)
+            found[f"{'masked ' * secure}{engine}"] = history_digest(fitted.history_)
         texts += transport.texts
     assert len(set(found.values())) == 1, found
     asked = {json.loads(text)["algorithm"]["class"] for text in texts}

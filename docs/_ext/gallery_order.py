@@ -15,6 +15,7 @@ FIRST = (
     "plot_domain_shift.py",
     "plot_hospital_evaluation.py",
     "plot_audit.py",
+    "plot_your_own_method.py",
 )
 
 

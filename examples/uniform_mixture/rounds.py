@@ -20,7 +20,7 @@ class MixtureState:
 
 @dataclass(frozen=True, slots=True)
 class MixtureScoring:
-    """Fisher scoring on the summed log loss, from slopes and their squares."""
+    """Fisher scoring on the summed log loss: slopes and Fisher information."""
 
     clip: float | None = None
     n_rounds: int = 40
@@ -46,12 +46,13 @@ class MixtureScoring:
             z = 2 * beta * np.maximum(z - z.max(axis=1, keepdims=True), -1e6)
             p = np.exp(z)
             p /= np.einsum("ij->i", p)[:, None]
+            q = (1 - w) * p + w / c
+            u = (1 - w) * p * (z - np.einsum("ij,ij->i", p, z)[:, None])
+            v = (1 - w) * w * (1 / c - p)
+            pairs = ((u, u), (u, v), (v, v))
+            fisher = [np.einsum("ij,ij->i", d, e / q) for d, e in pairs]
             at = np.arange(len(z)), block.labels
-            q = (1 - w) * p[at] + w / c
-            a = (w - 1) * p[at] * (z[at] - np.einsum("ij,ij->i", p, z)) / q
-            b = (w - 1) * w * (1 / c - p[at]) / q
-            values = np.array([a, b, a * a, a * b, b * b])
-            values *= 1.0 if block.weights is None else block.weights
+            values = np.array([-(u / q)[at], -(v / q)[at], *fisher])
             out[block.clients] += block.sum_by_client(values)
         scale = 1 if self.clip is None else np.maximum(clients.sizes, 25)[:, None]
         return {"slopes": out / scale}
@@ -60,12 +61,11 @@ class MixtureScoring:
         a, b, aa, ab, bb = total["slopes"]
         noise = total.noise.get("slopes", 0.0)
         slope = [a, b] + np.subtract(state.point, START)
-        # A prior worth one row, and more where the squares are noisy.
-        matrix = [[aa, ab], [ab, bb]] + (1.0 + 2 * noise) * np.eye(2)
+        matrix = [[aa, ab], [ab, bb]] + (1.0 + 2 * noise) * np.eye(2)  # and a prior
         step = np.clip(np.linalg.solve(matrix, slope) / 2, -1, 1)
         point = tuple(np.clip(state.point - step, -BOUND, BOUND).tolist())
         evidence = state.evidence or (max(abs(a), abs(b)) / noise if noise else np.inf)
         return MixtureState(point, float(np.abs(step).max()), evidence)
 
     def done(self, state):
-        return state.step < 1e-10
+        return state.step < 1e-8

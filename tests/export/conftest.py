@@ -5,43 +5,31 @@ import pytest
 from sklearn.base import clone
 
 from skfedcal import (
-    FedAccTempCalibrator,
-    FedAutoCalibrator,
     FedBBQCalibrator,
-    FedBiasTempCalibrator,
     FedBinCalibrator,
     FedHistogramCalibrator,
-    FedMatrixCalibrator,
     FedMLPCalibrator,
-    FedOPVectorCalibrator,
-    FedTempCalibrator,
-    FedTopBinCalibrator,
-    FedVectorCalibrator,
     make_federation,
 )
+from skfedcal.methods import registry
 
 MAPS = {
-    "temperature": FedTempCalibrator(),
-    "accuracy temperature": FedAccTempCalibrator(),
-    "auto": FedAutoCalibrator(),
-    "bias": FedBiasTempCalibrator(),
-    "residual": FedBiasTempCalibrator(residual="bins"),
-    "bins": FedBinCalibrator(),
+    **{
+        method.word if i == 0 else f"{method.word} {i}": method.load()(**case.params)
+        for method in registry.methods("calibrator")
+        for i, case in enumerate(method.cases)
+        if "eps" not in case.params
+    },
+    # Other parameters of these have other maps.
     "bins logit": FedBinCalibrator(normalize="logit"),
     "bins none": FedBinCalibrator(n_bins=7, normalize="none"),
     "bins of log-odds": FedBinCalibrator(space="logit", n_bins=30, normalize="logit"),
     "bins weighed of log-odds": FedBinCalibrator(space="logit", weighting="all"),
     "bins weighed": FedBinCalibrator(weighting="all"),
-    "bbq": FedBBQCalibrator(),
     "bbq changed": FedBBQCalibrator(weighting="changed", n_levels=4),
     "bbq of probability": FedBBQCalibrator(space="prob"),
-    "vector": FedVectorCalibrator(),
-    "matrix": FedMatrixCalibrator(),
-    "order preserving": FedOPVectorCalibrator(),
     "mlp": FedMLPCalibrator(hidden=(8,), epochs=1),
     "mlp added": FedMLPCalibrator(hidden=(8, 4), epochs=1, order_preserving=False),
-    "top bins": FedTopBinCalibrator(),
-    "top bins shared": FedTopBinCalibrator(keep_order=False),
     **{
         f"{method} {kind}": FedHistogramCalibrator(
             method=method, multiclass=kind, if_improves=False

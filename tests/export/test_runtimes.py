@@ -18,8 +18,8 @@ from skfedcal import (
     FedHistogramCalibrator,
     FedTempCalibrator,
     FedVectorCalibrator,
-    methods,
 )
+from skfedcal.methods import registry
 
 torch = pytest.importorskip("torch")
 
@@ -86,11 +86,10 @@ def test_onnxruntime_equals_predict_proba(fitted, hard, name, n_classes, dtype):
 
 def test_every_calibrator_is_among_the_maps(maps):
     listed = {type(cal) for cal in maps.values()}
-    public = {getattr(methods, n) for n in methods.__all__ if n[:3] == "Fed"}
-    assert listed == public
+    assert listed == {method.load() for method in registry.methods("calibrator")}
 
 
-@pytest.mark.parametrize("name", ["matrix", "top bins", "isotonic top"])
+@pytest.mark.parametrize("name", ["matrix", "top_bins", "isotonic top"])
 def test_many_classes(fitted, name):
     cal, rows = fitted(name, 40)
     expected = cal.predict_proba(rows)
@@ -235,13 +234,13 @@ def test_gradients_of_hard_rows_are_finite(fitted, hard, name):
 
 
 def test_gradients_are_those_of_the_map(fitted):
-    cal, rows = fitted("order preserving")
+    cal, rows = fitted("order_preserving")
     module = cal.to_torch("log_proba")
     scores = torch.tensor(rows[:5].astype(np.float64), requires_grad=True)
     assert torch.autograd.gradcheck(module, (scores,))
 
 
-@pytest.mark.parametrize("kind", ["order preserving", "top bins", "isotonic ovr"])
+@pytest.mark.parametrize("kind", ["order_preserving", "top_bins", "isotonic ovr"])
 def test_torch_can_export_the_module_for_any_number_of_rows(fitted, kind):
     cal, rows = fitted(kind)
     module, scores = cal.to_torch(), torch.tensor(rows)

@@ -14,38 +14,32 @@ SCRIPT = """
 import json, sys, warnings
 import numpy as np
 from hashlib import sha256
-import skfedcal
-from skfedcal import FederatedRunner, make_federation
+import uniform_mixture
+from skfedcal import make_federation
+from skfedcal.methods import registry
+from skfedcal.testing import short_runner
 
 warnings.simplefilter("ignore")
 fed = make_federation(3, 24_000, 10, alpha=None, dtype=np.float64, random_state=0)
 found = {}
-for name in sys.argv[1:]:
-    kind = getattr(skfedcal, name)
-    cal = kind(classes=range(10), runner=FederatedRunner(n_rounds=2)).fit(fed.clients)
+for method in registry.methods("calibrator"):
+    cal = method.load()(classes=range(10), **method.cases[0].params)
+    cal.set_params(runner=short_runner(cal, fed.clients[:1])).fit(fed.clients)
     sums = [v for r in cal.history_ for _, v in sorted(r.total.items())]
-    found[name] = sha256(b"".join(v.tobytes() for v in sums)).hexdigest()
+    found[method.word] = sha256(b"".join(v.tobytes() for v in sums)).hexdigest()
 print(json.dumps(found))
 """
-NAMES = (
-    "FedTempCalibrator",
-    "FedBiasTempCalibrator",
-    "FedVectorCalibrator",
-    "FedOPVectorCalibrator",
-    "FedMatrixCalibrator",
-    "FedBinCalibrator",
-    "FedBBQCalibrator",
-)
+ROOT = Path(skfedcal.__file__).parent.parent
 
 
 def digests(n_threads):
     keys = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *NAMES],
+        [sys.executable, "-c", SCRIPT],
         env={
             **os.environ,
             **dict.fromkeys(keys, str(n_threads)),
-            "PYTHONPATH": str(Path(skfedcal.__file__).parent.parent),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "examples")]),
         },
         stdout=subprocess.PIPE,
         check=True,

@@ -9,11 +9,11 @@ from skfedcal import (
     ClasswiseResiduals,
     FederatedRunner,
     FedHistogramCalibrator,
-    FedMLPCalibrator,
     FedTempCalibrator,
     ScoreHistogram,
     federated_roc_auc_score,
     make_federation,
+    testing,
 )
 from skfedcal.exceptions import NotEnoughClientsError
 from skfedcal.federation import (
@@ -27,6 +27,7 @@ from skfedcal.federation import (
     SiteRows,
 )
 from skfedcal.federation.backends import engine_of
+from skfedcal.methods import registry
 from skfedcal.privacy import CentralDP, DistributedDP, LocalDP, SourceDP
 
 pytestmark = [
@@ -77,23 +78,10 @@ def fit_all(fit, clients, runner=None):
     }
 
 
-@pytest.mark.parametrize("eps", [None, 1.0], ids=["exact", "eps=1"])
-def test_every_calibrator_releases_the_same_bits(calibrator_class, eps):
-    # Two rounds are as good as ten for this.
-    runner = FederatedRunner(n_rounds=2)
-    if calibrator_class.__name__ in ("FedAutoCalibrator", "FedHistogramCalibrator"):
-        runner = FederatedRunner()  # as many as the method takes
-
-    def fit(clients, runner):
-        calibrator = calibrator_class(
-            eps, classes=[0, 1, 2], runner=runner, random_state=0
-        )
-        if calibrator_class is FedMLPCalibrator:
-            calibrator.set_params(hidden=(4,), epochs=1)
-        return calibrator.fit(clients).history_
-
-    found = fit_all(fit, THREE, runner)
-    assert len(set(found.values())) == 1, found
+def test_every_calibrator_releases_the_same_bits(calibrator_class):
+    method = registry.method_of(calibrator_class)
+    for case in method.cases:
+        testing.check_engines(method, calibrator_class(**case.params))
 
 
 EVALUATIONS = {

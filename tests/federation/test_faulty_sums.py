@@ -1,16 +1,18 @@
 """One site that does not send what it was asked for."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from skfedcal import (
-    FedBBQCalibrator,
-    FedBiasTempCalibrator,
     FederatedRunner,
     FedTempCalibrator,
     PrivacyLedger,
     ScoreHistogram,
     make_federation,
+    testing,
 )
 from skfedcal.exceptions import FaultySumError, NotEnoughClientsError
 from skfedcal.federation import (
@@ -21,6 +23,7 @@ from skfedcal.federation import (
     SiteRows,
     find_faulty_sites,
 )
+from skfedcal.methods import registry
 from skfedcal.privacy import CentralDP, DistributedDP
 
 NAMES = list("abcd")
@@ -54,26 +57,25 @@ def garbage(seed, name="c", stage="masked"):
 
 
 SECURE = FederatedRunner(secure=True)
+
+
+def fit_case(estimator, clients):
+    fresh = clone(estimator).set_params(classes=CLASSES)
+    runner = testing.short_runner(fresh, FED.clients).set_params(secure=True)
+    return fresh.set_params(runner=runner).fit(clients)
+
+
 FITS = {
-    "FedTemp exact": lambda r: FedTempCalibrator(classes=CLASSES, runner=SECURE).fit(r),
-    "FedTemp eps": lambda r: FedTempCalibrator(1.0, classes=CLASSES, runner=SECURE).fit(
-        r
-    ),
+    **{
+        f"{method.word} {i}": partial(fit_case, method.load()(**case.params))
+        for method in registry.methods("calibrator")
+        for i, case in enumerate(method.cases)
+    },
     "FedTemp distributed": lambda r: FedTempCalibrator(
         privacy=DistributedDP(1.0, mode="faithful"), classes=CLASSES, runner=SECURE
     ).fit(r),
     "FedTemp rows": lambda r: FedTempCalibrator(
         privacy=CentralDP(1.0, unit="example"), classes=CLASSES, runner=SECURE
-    ).fit(r),
-    "FedBBQ exact": lambda r: FedBBQCalibrator(classes=CLASSES, runner=SECURE).fit(r),
-    "FedBBQ eps": lambda r: FedBBQCalibrator(1.0, classes=CLASSES, runner=SECURE).fit(
-        r
-    ),
-    "FedBiasTemp exact": lambda r: FedBiasTempCalibrator(
-        classes=CLASSES, runner=SECURE
-    ).fit(r),
-    "FedBiasTemp eps": lambda r: FedBiasTempCalibrator(
-        1.0, classes=CLASSES, runner=SECURE
     ).fit(r),
     "ScoreHistogram exact": lambda r: ScoreHistogram.fit(
         r, classes=CLASSES[:2], runner=SECURE
@@ -88,7 +90,7 @@ FITS = {
 @pytest.mark.parametrize("seed", range(5))
 def test_a_garbage_site_is_an_error_that_names_the_cause(name, seed):
     """Random words pass for a sum once in 2**40."""
-    fed = BINARY if "Histogram" in name else FED
+    fed = BINARY if "ScoreHistogram" in name else FED
     with pytest.raises(FaultySumError) as caught:
         FITS[name](remote(fed, garbage(seed), n_rows=400))
     text = str(caught.value)
@@ -108,7 +110,7 @@ def test_what_was_paid_stays_paid_and_nothing_is_released():
 def test_an_honest_sum_is_never_called_faulty():
     """All rows of a client at the bound, for every kind of noise."""
     for name, fit in FITS.items():
-        fit(remote(BINARY if "Histogram" in name else FED, n_rows=400))
+        fit(remote(BINARY if "ScoreHistogram" in name else FED, n_rows=400))
 
 
 @pytest.mark.parametrize("bad", ["a", "c"])

@@ -90,6 +90,7 @@ NO_ENTRIES = {
     "RoundScores", "Scaffold", "SecureAggregation", "Transport", "make_client_app",
     "respond",
     "register_method",  # what it is given stays
+    "CheckResult", "check_method", "method_checks",
     "calibrate",  # deprecated alias of calibrate_noise
 }  # fmt: skip
 # Packages that only lead to the names of others.
