@@ -36,7 +36,6 @@ from skfedcal.clients.forms import (
     make_dataset,
 )
 from skfedcal.exceptions import CalibrationWarning
-from skfedcal.export.graph import map_rows
 from skfedcal.federation.collecting import collect, collect_nothing
 from skfedcal.federation.runner import FederatedRunner, Schedule, check_settings
 from skfedcal.methods.persistence import ExportMixin
@@ -383,6 +382,8 @@ class BaseCalibrator(
         By the map of the method's entry in the registry. A method overrides this where
         numpy has a faster way.
         """
+        from skfedcal.export.graph import map_rows
+
         if logits.shape[1] == 1:
             return logits
         formula = load_object(self._map_path())
