@@ -4,15 +4,27 @@
 - Labels, and classifiers on some of the rows.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
+from sklearn.base import TransformerMixin
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted
 
 from skfedcal import _numerics
 from skfedcal._sklearn_compat import check_method_params, safe_split
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skfedcal._typing import ArrayLike
+
 __all__ = [
+    "LogitColumns",
     "check_target",
     "classes_of",
     "copy_feature_info",
@@ -20,6 +32,29 @@ __all__ = [
     "logits_of",
     "predict_rows",
 ]
+
+
+class LogitColumns(TransformerMixin):
+    """Names of the output of a transformer that gives logits."""
+
+    def get_feature_names_out(
+        self, input_features: ArrayLike | None = None
+    ) -> NDArray[np.object_]:
+        """Names of the columns, ``logit_<class>``.
+
+        Parameters
+        ----------
+        input_features : array-like of str, default=None
+            Not used.
+
+        Returns
+        -------
+        names : ndarray of str objects
+            One name per class.
+        """
+        check_is_fitted(self)
+        return np.asarray([f"logit_{label}" for label in self.classes_], dtype=object)
+
 
 # Forests and neighbours give probability 0 to a class that got no vote. No temperature
 # can correct the log of 0 (floored at 1e-308 it drove T to 250), so such a class is

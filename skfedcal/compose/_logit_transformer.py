@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin
+from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import check_cv
 from sklearn.utils import Bunch, get_tags, indexable
@@ -26,6 +25,7 @@ from skfedcal._sklearn_compat import (
     undone_on_error,
 )
 from skfedcal.compose._classifier_logits import (
+    LogitColumns,
     check_target,
     classes_of,
     copy_feature_info,
@@ -35,13 +35,11 @@ from skfedcal.compose._classifier_logits import (
 from skfedcal.compose._crossfit import out_of_fold_logits
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from skfedcal._typing import ArrayLike, CVSplits, Estimator, FloatArray, Rows
 
 
 class LogitTransformer(
-    CallbackSupportMixin, MetaEstimatorMixin, TransformerMixin, BaseEstimator
+    CallbackSupportMixin, MetaEstimatorMixin, LogitColumns, BaseEstimator
 ):
     """Turn the scores of a classifier into one logit column per class.
 
@@ -179,24 +177,6 @@ class LogitTransformer(
         """
         check_is_fitted(self)
         return logits_of(self.estimator_, X)
-
-    def get_feature_names_out(
-        self, input_features: ArrayLike | None = None
-    ) -> NDArray[np.object_]:
-        """Names of the columns, ``logit_<class>``.
-
-        Parameters
-        ----------
-        input_features : array-like of str, default=None
-            Not used.
-
-        Returns
-        -------
-        names : ndarray of str objects
-            One name per class.
-        """
-        check_is_fitted(self)
-        return np.asarray([f"logit_{label}" for label in self.classes_], dtype=object)
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Route what `fit` is given to the classifier and the splitter.

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
@@ -15,6 +15,7 @@ from skfedcal import _numerics
 from skfedcal._sklearn_compat import HasMethods, fit_context, undone_on_error
 from skfedcal.clients.arrays import distinct, read_array
 from skfedcal.clients.features import check_features
+from skfedcal.compose._classifier_logits import LogitColumns
 from skfedcal.training.modules import (
     check_input_shape,
     import_torch,
@@ -24,12 +25,11 @@ from skfedcal.training.modules import (
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
     from skfedcal._typing import ArrayLike, FloatArray
 
 
-class TorchLogits(TransformerMixin, BaseEstimator):
+class TorchLogits(LogitColumns, BaseEstimator):
     """Turn rows into the logits of a trained torch module.
 
     Nothing is trained. Needs torch: ``pip install "skfedcal[torch]"``.
@@ -163,24 +163,6 @@ class TorchLogits(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         rows = check_features(self, X, reset=False, allow_nd=True, dtype="numeric")
         return self._logits(rows)
-
-    def get_feature_names_out(
-        self, input_features: ArrayLike | None = None
-    ) -> NDArray[np.object_]:
-        """Names of the columns, ``logit_<class>``.
-
-        Parameters
-        ----------
-        input_features : array-like of str, default=None
-            Not used.
-
-        Returns
-        -------
-        names : ndarray of str objects
-            One name per class.
-        """
-        check_is_fitted(self)
-        return np.asarray([f"logit_{label}" for label in self.classes_], dtype=object)
 
     def _logits(self, rows):
         shape = rows.shape[1:] if self.input_shape is None else tuple(self.input_shape)

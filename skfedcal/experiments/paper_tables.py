@@ -19,6 +19,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from skfedcal import _numerics
+from skfedcal._docs import SharedDocs
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import copy_to_fit
 from skfedcal.experiments.measures import SCORES, Split, check_lists, read_splits, score
@@ -38,6 +39,17 @@ from skfedcal.training import (
 )
 
 Method = Callable[..., Any]
+
+tables_documented = SharedDocs(
+    """
+    X, y : array-like, default=None
+        Rows and labels; None is scikit-learn's digits.
+    seeds : sequence of int, default=(0, 1, 2)
+        Each makes another test set, other clients and other first parameters.
+    store : str or path-like, default=None
+        Folder for finished fits; an interrupted run continues from them.
+    """
+)
 
 
 def train_time_methods() -> dict[str, Method]:
@@ -115,6 +127,7 @@ SKEW_DEFAULTS = {
 }
 
 
+@tables_documented
 def skew_table(
     X: ArrayLike | None = None,
     y: ArrayLike | None = None,
@@ -134,8 +147,7 @@ def skew_table(
 
     Parameters
     ----------
-    X, y : array-like, default=None
-        Rows and labels; None is scikit-learn's digits.
+    X, y
     alphas : sequence of float or None, default=(0.05, 0.1, 0.3)
         Dirichlet parameters of label skew; None deals rows at random.
     methods : dict of name to callable, or list of str, default=None
@@ -146,10 +158,7 @@ def skew_table(
         Clients.
     test_size : float, default=0.2
         Share of all rows for the test.
-    seeds : sequence of int, default=(0, 1, 2)
-        Each makes another test set, other clients and other first parameters.
-    store : str or path-like, default=None
-        Folder for finished fits; an interrupted run continues from them.
+    seeds, store
     **params : dict
         Parameters of `FedAvgClassifier` for all methods. Unless given: an MLP of 64,
         10 rounds of all clients, three passes each, ``lr=0.02`` and ``momentum=0.9``.
@@ -222,6 +231,7 @@ VALUES = {
 }
 
 
+@tables_documented
 def participation_grid(
     X: ArrayLike | None = None,
     y: ArrayLike | None = None,
@@ -243,8 +253,7 @@ def participation_grid(
 
     Parameters
     ----------
-    X, y : array-like, default=None
-        Rows and labels; None is scikit-learn's digits.
+    X, y
     shares : sequence of float, default=(0.1, 0.2, 0.5, 1.0)
         Shares C of the clients that take part in a round.
     epochs : sequence of int, default=(1, 5, 10)
@@ -257,10 +266,7 @@ def participation_grid(
         Clients.
     test_size : float, default=0.2
         Share of all rows for the test, which decide when to stop.
-    seeds : sequence of int, default=(0, 1, 2)
-        Each makes another test set, other clients and other first parameters.
-    store : str or path-like, default=None
-        Folder for finished fits; an interrupted run continues from them.
+    seeds, store
     **params : dict
         Parameters of `FedAvgClassifier`. Unless given: an MLP of 64, at most 100
         rounds, batches of 10, ``lr=0.1``.
@@ -350,6 +356,7 @@ TRAIN_TIME_DEFAULTS = {
 }
 
 
+@tables_documented
 def train_time_table(
     X: ArrayLike | None = None,
     y: ArrayLike | None = None,
@@ -371,8 +378,7 @@ def train_time_table(
 
     Parameters
     ----------
-    X, y : array-like, default=None
-        Rows and labels; None is scikit-learn's digits.
+    X, y
     alphas : sequence of float or None, default=(0.1, 0.5, None)
         Dirichlet parameters of label skew; None deals rows at random.
     methods : dict of name to callable, or list of str, default=None
@@ -387,10 +393,7 @@ def train_time_table(
         Share of its rows that each client holds out for calibration.
     test_size : float, default=0.3
         Share of all rows for the test.
-    seeds : sequence of int, default=(0, 1, 2)
-        Each makes another test set, other clients and other first parameters.
-    store : str or path-like, default=None
-        Folder for finished fits; an interrupted run continues from them.
+    seeds, store
     **params : dict
         Parameters of `FedAvgClassifier` for all methods. Unless given: an MLP of 64,
         30 rounds of a quarter of the clients, five passes each, ``lr=0.1``.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import exp, inf
 from numbers import Real
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from skfedcal._params import FrozenParams, as_number, check_choice, check_flag
 from skfedcal.training.modules import import_torch
@@ -74,9 +74,48 @@ def log_likelihood(logits: Tensor, y: Tensor) -> Tensor:
 class _Term(FrozenParams):
     """A loss or a penalty that reads nothing of the context but `counts`."""
 
+    # Parameters that must be above 0, and at least 0.
+    _above: ClassVar[tuple[str, ...]] = ()
+    _from_zero: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check_numbers(self, above=self._above, from_zero=self._from_zero)
+
     @property
     def needs(self) -> frozenset[str]:
         return frozenset()
+
+
+class _Calibration(_Term):
+    """A penalty on the calibration of the rows of a batch."""
+
+    _from_zero = ("weight",)
+
+    def __call__(
+        self,
+        logits: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        ctx: Context,
+        params: Params,
+        features: Tensor,
+    ) -> Tensor:
+        return self._term(logits, y, mask)
+
+    def _term(self, logits: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        """Value of the penalty without its weight."""
+        raise NotImplementedError
+
+
+class _Distance(_Term):
+    """A penalty on the distance from another model, of strength `mu`."""
+
+    _from_zero = ("mu",)
+    mu: float
+
+    @property
+    def weight(self) -> float:
+        return self.mu
 
 
 @dataclass(frozen=True)
@@ -152,8 +191,7 @@ class FedLC(_Term):
 
     tau: float = 1.0
 
-    def __post_init__(self) -> None:
-        check_numbers(self, from_zero=["tau"])
+    _from_zero = ("tau",)
 
     def __call__(self, logits: Tensor, y: Tensor, mask: Tensor, ctx: Context) -> Tensor:
         shifted = logits - self.tau * ctx.counts.clamp(min=1.0) ** -0.25
@@ -238,8 +276,7 @@ class LogitAdjusted(_Term):
     tau: float = 1.0
     floor: float = 1e-3
 
-    def __post_init__(self) -> None:
-        check_numbers(self, above=["floor"], from_zero=["tau"])
+    _above, _from_zero = ("floor",), ("tau",)
 
     def __call__(self, logits: Tensor, y: Tensor, mask: Tensor, ctx: Context) -> Tensor:
         shifted = logits + self.tau * ctx.counts.clamp(min=self.floor).log()
@@ -251,7 +288,7 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class MMCE(_Term):
+class MMCE(_Calibration):
     r"""Weighted maximum mean calibration error of confidences.
 
     With confidence :math:`r`, :math:`n_1` right and :math:`n_0` wrong rows and
@@ -284,15 +321,7 @@ class MMCE(_Term):
         check_choice("normalization", self.normalization, ("paper", "reference"))
         check_numbers(self, above=["width"], from_zero=["weight"])
 
-    def __call__(
-        self,
-        logits: Tensor,
-        y: Tensor,
-        mask: Tensor,
-        ctx: Context,
-        params: Params,
-        features: Tensor,
-    ) -> Tensor:
+    def _term(self, logits: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         sure, right = confidence(logits, y)
         power = 1 if self.normalization == "paper" else 2
         n_right, n_wrong = (right * mask).sum(), ((1 - right) * mask).sum()
@@ -306,7 +335,7 @@ class MMCE(_Term):
 
 
 @dataclass(frozen=True)
-class MMD(_Term):
+class MMD(_Calibration):
     r"""Kernel distance between predicted and observed classes, given the prediction.
 
     The unbiased estimate :math:`\frac{1 - e^{-2/b_y}}{n (n-1)} \sum_{i \ne j}
@@ -335,19 +364,9 @@ class MMD(_Term):
     bandwidth: float = 1.0
     label_bandwidth: float = 0.01
 
-    def __post_init__(self) -> None:
-        positive = ["bandwidth", "label_bandwidth"]
-        check_numbers(self, above=positive, from_zero=["weight"])
+    _above = ("bandwidth", "label_bandwidth")
 
-    def __call__(
-        self,
-        logits: Tensor,
-        y: Tensor,
-        mask: Tensor,
-        ctx: Context,
-        params: Params,
-        features: Tensor,
-    ) -> Tensor:
+    def _term(self, logits: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         proba = logits.softmax(-1)
         residual = (proba - one_hot(y, logits)) * mask[:, None]
         square = (proba * proba).sum(-1)
@@ -362,7 +381,7 @@ class MMD(_Term):
 
 
 @dataclass(frozen=True)
-class DCA(_Term):
+class DCA(_Calibration):
     """Gap between mean confidence and accuracy (Liang et al., 2020).
 
     Parameters
@@ -379,24 +398,13 @@ class DCA(_Term):
 
     weight: float = 1.0
 
-    def __post_init__(self) -> None:
-        check_numbers(self, from_zero=["weight"])
-
-    def __call__(
-        self,
-        logits: Tensor,
-        y: Tensor,
-        mask: Tensor,
-        ctx: Context,
-        params: Params,
-        features: Tensor,
-    ) -> Tensor:
+    def _term(self, logits: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         sure, right = confidence(logits, y)
         return masked_mean(sure - right, mask).abs()
 
 
 @dataclass(frozen=True)
-class MDCA(_Term):
+class MDCA(_Calibration):
     """Mean gap, over classes, of mean probability and frequency in the batch.
 
     Hebbalaguppe et al. (2022).
@@ -415,18 +423,7 @@ class MDCA(_Term):
 
     weight: float = 1.0
 
-    def __post_init__(self) -> None:
-        check_numbers(self, from_zero=["weight"])
-
-    def __call__(
-        self,
-        logits: Tensor,
-        y: Tensor,
-        mask: Tensor,
-        ctx: Context,
-        params: Params,
-        features: Tensor,
-    ) -> Tensor:
+    def _term(self, logits: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         residual = (logits.softmax(-1) - one_hot(y, logits)) * mask[:, None]
         return (residual.sum(0) / mask.sum().clamp(min=1.0)).abs().mean()
 
@@ -513,7 +510,7 @@ def cosine(one: Tensor, other: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Proximal(_Term):
+class Proximal(_Distance):
     r"""FedProx: :math:`\frac\mu2 \|w - w^t\|^2` with the parameters of the round.
 
     Parameters
@@ -529,13 +526,6 @@ class Proximal(_Term):
     """
 
     mu: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_numbers(self, from_zero=["mu"])
-
-    @property
-    def weight(self) -> float:
-        return self.mu
 
     @property
     def needs(self) -> frozenset[str]:
@@ -558,7 +548,7 @@ class Proximal(_Term):
 
 
 @dataclass(frozen=True)
-class Contrastive(_Term):
+class Contrastive(_Distance):
     r"""MOON: features near the server's, away from the client's of its last round.
 
     The mean of :math:`-\log \frac{e^{s/\tau}}{e^{s/\tau} + e^{s'/\tau}}` with the
@@ -584,12 +574,7 @@ class Contrastive(_Term):
     mu: float = 1.0
     tau: float = 0.5
 
-    def __post_init__(self) -> None:
-        check_numbers(self, above=["tau"], from_zero=["mu"])
-
-    @property
-    def weight(self) -> float:
-        return self.mu
+    _above = ("tau",)
 
     @property
     def needs(self) -> frozenset[str]:
