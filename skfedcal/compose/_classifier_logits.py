@@ -1,8 +1,4 @@
-"""Logits of any scikit-learn classifier, also of one fitted on some of the rows.
-
-- Logits of any scikit-learn classifier.
-- Labels, and classifiers on some of the rows.
-"""
+"""Logits of any scikit-learn classifier, also of one fitted on some of the rows."""
 
 from __future__ import annotations
 

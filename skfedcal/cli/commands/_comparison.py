@@ -1,9 +1,4 @@
-"""``skfedcal compare`` and ``skfedcal report``.
-
-- Options and work that ``skfedcal compare`` and ``skfedcal report`` share.
-- ``skfedcal compare``.
-- ``skfedcal report``.
-"""
+"""``skfedcal compare`` and ``skfedcal report``."""
 
 from __future__ import annotations
 

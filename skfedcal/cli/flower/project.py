@@ -1,8 +1,4 @@
-"""The app that Flower runs, and the keys of its sites.
-
-- Write the app that Flower runs, and read it back.
-- Keys of sites, and the roster of their public halves.
-"""
+"""The app that Flower runs, and the keys of its sites."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Literal
 
+from skfedcal._docs import documented
 from skfedcal._sklearn_compat import StrOptions
 from skfedcal.federation.runner import FederatedRunner
 from skfedcal.methods.base import BaseCalibrator, FitSetting
@@ -68,6 +69,7 @@ class Choice:
         return f"{self.estimator.__name__}({', '.join(shown)})"
 
 
+@documented
 class FedAutoCalibrator(BaseCalibrator):
     """Choose between temperature and class biases from public numbers, then fit.
 
@@ -77,9 +79,7 @@ class FedAutoCalibrator(BaseCalibrator):
 
     Parameters
     ----------
-    eps : float, default=None
-        Privacy budget epsilon for a whole client (client-level differential privacy).
-        None adds no noise.
+    eps
     keep_order : bool, default=False
         Choose a method that never changes the order of classes, nor the accuracy.
     class_prior : 'uniform', 'private', array-like of shape (n_classes,) or None, \
@@ -87,29 +87,11 @@ class FedAutoCalibrator(BaseCalibrator):
         Public class frequencies of the whole population, one per column of X; only used
         with `eps`. 'private' estimates them with a part of the budget; None: they are
         not known.
-    delta : float, default=None
-        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
-        for K clients.
+    delta
     clip : float or 'auto', default='auto'
         Passed to the chosen method, which defines the meaning of a number; 'auto' is a
         public constant.
-    if_improves : bool, default=True
-        With `eps`, return the input unchanged if the released values cannot be
-        distinguished from noise (`improves_`).
-    privacy : CentralDP or SecureAggregation, default=None
-        Privacy model to use instead of `eps` and `delta`.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
-    classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None uses the column names if they
-        are the labels, otherwise the sorted labels of y.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in X; it is never inferred from the data.
-    runner : FederatedRunner, default=None
-        Rounds, cohorts, engine and checkpoint.
-    random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes the fit
-        reproducible, and a simulation without a privacy guarantee.
+    if_improves, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -119,17 +101,7 @@ class FedAutoCalibrator(BaseCalibrator):
         Reason of the choice, with its numbers.
     calibrator_ : FedTempCalibrator or FedBiasTempCalibrator
         The chosen calibrator, fitted; predicts the same.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted labels; the order of the columns of `predict_proba`.
-    improves_ : bool
-        With `eps`, whether the released values can be distinguished from noise; always
-        True without `eps`.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    classes_, improves_, n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------

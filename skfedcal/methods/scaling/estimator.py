@@ -1,10 +1,4 @@
-"""Vector, matrix and order-preserving scaling as calibrators.
-
-- Base class of vector, matrix and order-preserving scaling.
-- Federated vector scaling.
-- Federated matrix scaling.
-- Federated order-preserving vector scaling.
-"""
+"""Vector, matrix and order-preserving scaling as calibrators."""
 
 from __future__ import annotations
 

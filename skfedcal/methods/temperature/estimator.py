@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from skfedcal._docs import documented
 from skfedcal._sklearn_compat import StrOptions
 from skfedcal.clients.arrays import INPUT_TYPES
 from skfedcal.clients.forms import make_dataset
@@ -43,17 +44,13 @@ if TYPE_CHECKING:
     from skfedcal.privacy.models import PrivacyModel
 
 
+@documented
 class FedTempCalibrator(BaseCalibrator):
     """Divide all logits by one temperature learned from sums over clients.
 
     Parameters
     ----------
-    eps : float, default=None
-        Privacy budget epsilon for a whole client (client-level differential privacy).
-        None adds no noise.
-    delta : float, default=None
-        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
-        for K clients.
+    eps, delta
     solver : {'auto', 'newton', 'grid', 'average'}, default='auto'
         'newton': the exact optimum of the pooled log loss; under `eps` the temperature
         of least expected loss given five noisy releases, for clients of any number of
@@ -70,20 +67,7 @@ class FedTempCalibrator(BaseCalibrator):
         released values cannot be distinguished from noise (`improves_`). It has no
         effect on 'newton', whose result is shrunk toward T = 1 as far as the noise
         requires.
-    privacy : CentralDP or SecureAggregation, default=None
-        Privacy model to use instead of `eps` and `delta`.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
-    classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None uses the column names if they
-        are the labels, otherwise the sorted labels of y.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in X; it is never inferred from the data.
-    runner : FederatedRunner, default=None
-        Rounds, cohorts, engine and checkpoint.
-    random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes the fit
-        reproducible, and a simulation without a privacy guarantee.
+    privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -92,8 +76,7 @@ class FedTempCalibrator(BaseCalibrator):
     converged_ : bool
         Whether the optimum was found inside the bounds; with `eps`, whether the
         released values determine it better than the prior.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted labels; the order of the columns of `predict_proba`.
+    classes_
     improves_ : bool
         With `eps`, ``expected_gain_ > 0``; for solver 'grid' or 'average', whether the
         released values can be distinguished from noise. Always True without `eps`.
@@ -101,12 +84,7 @@ class FedTempCalibrator(BaseCalibrator):
         With `eps` and solver 'newton', the decrease of the mean log loss, in nats per
         row, that is expected given the released values; never negative, and 0 if no
         client was asked. NaN otherwise.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------
@@ -278,6 +256,7 @@ def _refuse_clip(clip: float | Literal["auto"], solver: str) -> None:
         )
 
 
+@documented
 def client_temperatures(
     clients: ClientRows,
     y: PerRow | None = None,
@@ -298,12 +277,7 @@ def client_temperatures(
         Clients in any form that `fit` reads.
     y : array-like of shape (n_samples,), or list of these, default=None
         Labels; omitted when `clients` is a list of pairs.
-    client_ids : array-like of shape (n_samples,), default=None
-        Client that owns each row. None makes all rows one client. With a list of
-        clients: one name per client.
-    classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None uses the column names if they
-        are the labels, otherwise the sorted labels of y.
+    client_ids, classes
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
         Type of the scores; it is never inferred from the data.
 
