@@ -38,13 +38,13 @@ print(inspect.getsource(rounds.MixtureScoring))
 # %%
 # The estimator
 # -------------
-# ``estimator.py`` has parameters, fitted attributes and the map; `exported` writes the
-# map in operations that torch and ONNX carry out.
+# ``estimator.py`` has parameters and fitted attributes; `mixture` writes the map in
+# operations that numpy, torch and ONNX carry out.
 
 from uniform_mixture import estimator
 
 print(inspect.getsource(estimator.FedMixtureCalibrator))
-print(inspect.getsource(estimator.exported))
+print(inspect.getsource(estimator.mixture))
 
 # %%
 # The entry

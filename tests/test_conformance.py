@@ -150,7 +150,7 @@ def wrong(rounds, name, base=FedMixtureCalibrator):
                 cases=({}, {"clip": 1.0}),
             ),
         ),
-        map="uniform_mixture.estimator:exported",
+        map="uniform_mixture.estimator:mixture",
     )
 
 
@@ -218,7 +218,7 @@ def test_wrong_estimators_are_caught(fresh, cls, check, error):
             word=cls.__name__.lower(),
             estimator=f"{HERE}:{cls.__name__}",
             algorithms=("uniform_mixture.scoring/1",),
-            map="uniform_mixture.estimator:exported",
+            map="uniform_mixture.estimator:mixture",
         )
     )
     runs = [run for name, _, run in testing.method_checks(method) if name == check]

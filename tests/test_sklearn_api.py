@@ -27,6 +27,7 @@ from skfedcal import (
     FederatedCalibratedClassifier,
     FederatedRunner,
     FedGaussianHead,
+    FedMLPCalibrator,
     FedTempCalibrator,
     FedTopBinCalibrator,
     LogitTransformer,
@@ -54,7 +55,10 @@ CHECKED = [
         method.load()(**case.params, random_state=0 if "eps" in case.params else None)
         for method in registry.methods("calibrator")
         for case in method.cases
+        if "check_sklearn" not in {**method.exempt, **case.exempt}
     ),
+    FedMLPCalibrator(hidden=(8,)),
+    FedMLPCalibrator(1.0, hidden=(8,), random_state=0),
     FederatedCalibratedClassifier(),
     FederatedCalibratedClassifier(RandomForestClassifier(5, random_state=0)),
     FederatedCalibratedClassifier(calibrator=FedBinCalibrator(), cv=3),

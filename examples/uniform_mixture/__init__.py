@@ -11,6 +11,6 @@ METHOD = Method(
     word="uniform_mixture",
     estimator="uniform_mixture.estimator:FedMixtureCalibrator",
     algorithms=(scoring,),
-    map="uniform_mixture.estimator:exported",
+    map="uniform_mixture.estimator:mixture",
 )
 register_method(METHOD)

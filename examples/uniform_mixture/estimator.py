@@ -1,4 +1,4 @@
-"""The estimator: parameters, algorithm, fitted attributes, map; and its export."""
+"""The estimator: parameters, algorithm, fitted attributes; and its map."""
 
 import numpy as np
 
@@ -52,12 +52,7 @@ class FedMixtureCalibrator(BaseCalibrator):
         if not (0 < self.temperature_ < np.inf and 0 < self.weight_ < 1):
             raise ValueError("temperature_ or weight_ is out of range")
 
-    def _calibrate(self, logits):
-        p = np.exp(logits / self.temperature_)  # the largest logit of a row is 0
-        p /= np.einsum("ij->i", p)[:, None]
-        return np.log((1 - self.weight_) * p + self.weight_ / p.shape[1])
 
-
-def exported(cal, logits):
+def mixture(cal, logits):
     p = softmax(logits / cal.temperature_)
     return (p * (1 - cal.weight_) + cal.weight_ / len(cal.classes_)).log()
