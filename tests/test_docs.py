@@ -121,3 +121,12 @@ def test_broken_links_are_found(tmp_path):
     (tmp_path / "b.html").write_text('<p id="here"></p><a href="#here">5</a>')
     broken = load_script("check_links").broken(tmp_path)
     assert [link for _, link in broken] == ["b.html#gone", "c.html", "d.png"]
+
+
+def test_one_round_line_by_line_is_what_a_fit_does():
+    """``python docs/_ext/one_round.py`` writes the file anew."""
+    path = DOCS / "_ext" / "one_round.py"
+    spec = importlib.util.spec_from_file_location("one_round", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.render() == module.TARGET.read_text()

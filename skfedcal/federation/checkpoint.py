@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -158,6 +158,12 @@ def restore_state(template: Any, saved: Mapping[str, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return (
-        value.tolist() if isinstance(value, (np.ndarray, np.generic)) else repr(value)
-    )
+    """JSON value of what a fingerprint covers, to the last bit.
+
+    Not the text of a dataclass or of an array, which leaves out defaults or numbers.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"class": type(value).__name__, **state_fields(value)}
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return repr(value)

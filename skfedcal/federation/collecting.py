@@ -442,8 +442,8 @@ class _Rounds:
         if self.runner.checkpoint is None:
             return ""
         return checkpoint.fingerprint(
-            algorithm=repr(self.algorithm),
-            schedule=repr(self.schedule),
+            algorithm=self.algorithm,
+            schedule=self.schedule,
             mechanism=self.mechanism.describe(),
             entropy="secure" if self.entropy.secure else repr(self.entropy),
             n_classes=self.n_classes,

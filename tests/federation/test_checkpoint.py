@@ -578,3 +578,27 @@ def test_an_old_copy_of_a_checkpoint_is_refused(tmp_path):
     shutil.copy(tmp_path / "copy", job.path)
     with pytest.raises(CheckpointError):
         job.fit()
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Long:
+    """Settings whose text leaves out most of the numbers."""
+
+    numbers: np.ndarray
+    rate: float = 0.1
+
+    def __repr__(self):
+        return f"Long({self.numbers!r})"
+
+
+def test_the_fingerprint_covers_what_the_text_of_an_algorithm_leaves_out():
+    numbers = np.arange(5000.0)
+    other = numbers.copy()
+    other[2500] = 0.0
+    assert repr(Long(numbers)) == repr(Long(other)) == repr(Long(numbers, 0.2))
+    found = [
+        _checkpoint.fingerprint(algorithm=value)
+        for value in (Long(numbers), Long(other), Long(numbers, 0.2))
+    ]
+    assert len(set(found)) == 3
+    assert found[0] == _checkpoint.fingerprint(algorithm=Long(numbers.copy()))
