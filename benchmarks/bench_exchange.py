@@ -124,7 +124,7 @@ def ways(n_sites: int) -> dict[str, Callable[[], FedTempCalibrator]]:
     def fit(sites: Any, secure: bool = False) -> FedTempCalibrator:
         runner = FederatedRunner(n_rounds=N_ROUNDS, secure=secure)
         return FedTempCalibrator(
-            eps=1.0, classes=range(N_CLASSES), runner=runner, random_state=0
+            eps=3.0, classes=range(N_CLASSES), runner=runner, random_state=0
         ).fit(sites)
 
     policy = SitePolicy(allow_plain=True)

@@ -208,7 +208,7 @@ class FedAutoCalibrator(BaseCalibrator):
             return _exact_choice(setting, self.keep_order, partial)
         return _private_choice(setting, self.keep_order, partial, self.class_prior)
 
-    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any] | None:
         choice = self._choose(setting)
         shared = self.get_params(deep=False)
         for name in ("keep_order", "class_prior"):
