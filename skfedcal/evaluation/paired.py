@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import sqrt
+from math import nan, sqrt
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from skfedcal._params import check_flag
 from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.evaluation.answers import undefined
 from skfedcal.evaluation.collect import Statistic
 from skfedcal.evaluation.inputs import Clients, check_choices
 from skfedcal.evaluation.intervals import Estimate, check_level, quantile, with_noise
@@ -118,7 +119,8 @@ def federated_compare_scores(
     Returns
     -------
     Estimate
-        The difference; its interval holds 0 where the scores cannot be told apart.
+        The difference; its interval holds 0 where the scores cannot be told apart. NaN,
+        with a warning, for areas if there is only one class.
 
     Notes
     -----
@@ -163,8 +165,11 @@ def federated_compare_scores(
     if weighting == "client":  # which bounds a client by itself
         limit = max_examples_per_client
     given = Clients(clients_a, y, client_ids, classes, input_type, statistic.private)
-    other = replace(given, X=clients_b, assumptions=[])
-    data = _remote(given) if clients_b is None else _paired(given, other)
+    data: FederatedDataset | RemoteDataset
+    if clients_b is None:
+        data = _remote(given)
+    else:
+        data = _paired(given, replace(given, X=clients_b, assumptions=[]))
     statistic.assumptions = given.assumptions
     if metric == "roc_auc" and data.n_classes != 2:
         raise ValueError(
@@ -185,6 +190,9 @@ def federated_compare_scores(
         found = _areas(statistic, data, settings, chosen)
     else:
         found = _means(statistic, data, settings, metric, chosen)
+    if found is None:
+        undefined("Difference of areas", "only one class is present", "nan")
+        return Estimate(nan, nan, nan, se_sampling=nan, se_privacy=nan)
     sampling, free, privacy_variance = found.sampling, found.free, found.privacy
     z = quantile(ci, float(with_noise(np.array(free), sampling, privacy_variance)))
     half = z * sqrt(sampling + privacy_variance)
@@ -268,8 +276,11 @@ def _spread(
 
 def _areas(
     statistic: Statistic, data: Any, settings: dict[str, Any], chosen: str
-) -> _Found:
-    """Difference of two areas under the curve, from their influence values."""
+) -> _Found | None:
+    """Difference of two areas under the curve, from their influence values.
+
+    None if one of the classes has no rows, or fewer than the noise.
+    """
     model = statistic.model
     reports, areas, slopes, noise, tied = [], [], [], 0.0, 0.0
     depths = release_levels(model, _HEIGHT, "auto")
@@ -287,15 +298,13 @@ def _areas(
         found = statistic.run(counting, data, suffix=f".{'ab'[second]}")
         law = NoiseModel.from_rows(depths, found.state.laws)
         counts = law.estimate(split_levels(found.state.totals, depths, 2))
+        reports.append(found.report)
         if (counts.sum(axis=1) <= 0).any():
-            raise ValueError(
-                "metric='roc_auc' needs rows of both classes; there are none of one, "
-                "or fewer than the noise."
-            )
+            statistic.model = model
+            return None
         area, slope = auc_with_gradient(counts)
         areas.append(area)
         slopes.append(slope)
-        reports.append(found.report)
         noise += float(law.variances(counts, slope)[1])
         seen = np.maximum(counts, 0.0)
         tied += float((seen[0] * seen[1]).sum()) / (2 * seen.sum(1).prod())
@@ -307,7 +316,8 @@ def _areas(
         # Of influence values between -1 and 1.
         bound=2.0 if statistic.private else None,
         count_rows=False,
-        weights=tuple((np.stack(slopes) / scale).ravel().tolist()),
+        # Five digits are enough for a variance.
+        weights=tuple((np.stack(slopes) / scale).round(5).ravel().tolist()),
         **settings,
     )
     found = statistic.run(algorithm, data, suffix=".c")
@@ -381,8 +391,8 @@ def _paired(first: Clients, second: Clients) -> FederatedDataset:
             "clients_a and clients_b differ in clients, numbers of rows, classes or "
             "labels; pass two scores of the same rows, in the same order."
         )
-    logits = []
-    for clients, one in ((a, first), (b, second)):
-        rows = clients.rows if clients.order is None else clients.rows[clients.order]
-        logits.append(class_rows(rows, one.input_type, a.n_classes).astype(np.float64))
-    return replace(a, rows=np.concatenate(logits, axis=1), order=None)
+    rows = [c.rows if c.order is None else c.rows[c.order] for c in (a, b)]
+    if first.input_type == "proba" or rows[0].shape[1] != rows[1].shape[1]:
+        rows = [class_rows(r, first.input_type, a.n_classes) for r in rows]
+    both = np.concatenate([r.astype(np.float64) for r in rows], axis=1)
+    return replace(a, rows=both, order=None)

@@ -232,7 +232,7 @@ def client_variance(
     effect = found / np.where(smooth > 0, smooth, 1.0)
     found = found + np.maximum(rows - smooth, 0.0) * np.maximum(effect, 1.0)
     squares = float(sum(one.products.sum() for one in moments))
-    cubes, fourths = sum(one.powers for one in moments)
+    cubes, fourths = np.sum([one.powers for one in moments], axis=0)
     sizes = np.array([total, squares, cubes, fourths])
     factor, free = few_clients(rows, found, sizes)
     # Rows that matter may be with fewer clients than all rows.
