@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from skfedcal.evaluation.histogram import ScoreHistogram
     from skfedcal.evaluation.intervals import Estimate
+    from skfedcal.evaluation.paired import federated_compare_scores
     from skfedcal.evaluation.planning import ExpectedError, Plan, expected_error, plan
     from skfedcal.evaluation.report import ClassificationReport, federated_report
 
@@ -51,6 +52,7 @@ __all__ = [
     "federated_brier_score_loss",
     "federated_calibration_curve",
     "federated_calibration_error",
+    "federated_compare_scores",
     "federated_confusion_matrix",
     "federated_f1_score",
     "federated_log_loss",
@@ -92,6 +94,7 @@ __getattr__, __dir__, _names = attach(
         "histogram": ["ScoreHistogram"],
         "intervals": ["Estimate"],
         "report": ["ClassificationReport", "federated_report"],
+        "paired": ["federated_compare_scores"],
         "planning": ["ExpectedError", "Plan", "expected_error", "plan"],
     },
 )

@@ -121,10 +121,9 @@ class Answers:
         z = quantile(ci, float(free[0]) if self.moments_ else inf)
         # As if there were so many fewer independent rows.
         alike = self._alike(slope, float(sampling[0]))
-        noise = np.array([own, (own + all_ - gap) / 2, all_]) / alike**2
-        low, high = ratio_interval(
-            upper / alike, lower / alike, tuple(map(float, noise)), z
-        )
+        unit = alike**2
+        noise = (own / unit, (own + all_ - gap) / 2 / unit, all_ / unit)
+        low, high = ratio_interval(upper / alike, lower / alike, noise, z)
         return Estimate(
             min(max(value, 0.0), 1.0),
             low,
@@ -145,7 +144,8 @@ class Answers:
             return self.noise_.covariance(self.counts_, functionals)
         # cov(a, b) = (var(a + b) - var(a - b)) / 4
         pairs = functionals[:, None], functionals[None]
-        both = [sum(self.variances(pairs[0] + sign * pairs[1])) for sign in (1, -1)]
+        parts = [self.variances(pairs[0] + sign * pairs[1]) for sign in (1, -1)]
+        both = [sampling + privacy for sampling, privacy in parts]
         out: Array = (both[0] - both[1]) / 4
         return out
 

@@ -29,7 +29,7 @@ from skfedcal.evaluation.intervals import (
     with_guarantee,
 )
 from skfedcal.evaluation.noise import NoiseModel, release_levels, split_levels
-from skfedcal.evaluation.population import describe_estimand
+from skfedcal.evaluation.population import choose_several, describe_estimand
 from skfedcal.evaluation.ranking import auc_with_gradient
 from skfedcal.evaluation.rounds import ClassResiduals, OneVsRestCounts
 
@@ -429,6 +429,12 @@ def fit_one_vs_rest(
         settings.get("height", "auto"),
         settings.get("levels", "auto"),
         space,
+    )
+    choose_several(
+        settings.get("population", "auto"),
+        statistic,
+        len(data),
+        statistic.limit(settings.get("max_examples_per_client")),
     )
     n_others = _checked_others(n_others, len(classes), statistic)
     limit = statistic.limit(settings.get("max_examples_per_client"))

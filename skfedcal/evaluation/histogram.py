@@ -170,7 +170,7 @@ def _merged_population(first: ScoreHistogram, second: ScoreHistogram) -> dict[st
     limits = (first.max_examples, second.max_examples)
     return {
         "population": "clients" if both else "rows",
-        "max_examples": None if None in limits else max(limits),
+        "max_examples": None if None in limits else max(filter(None, limits)),
         "moments": (*first.moments_, *second.moments_) if both else (),
     }
 
@@ -610,7 +610,8 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
             statistic, data, scores, max_examples, weighting
         )
         totals = split_levels(found.state.totals, scores.levels, 2)
-        moments, history = [], found.history
+        moments: list[ClientMoments] = []
+        history: Sequence[RoundRecord] = found.history
         if chosen == "clients" and not statistic.private:
             n_clients = int(found.state.laws[-1, LAW_FIELDS.index("n_reports")])
             of_clients, later = collect_moments(

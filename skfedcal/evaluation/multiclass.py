@@ -28,6 +28,12 @@ from skfedcal.evaluation.intervals import (
     with_guarantee,
 )
 from skfedcal.evaluation.noise import NoiseModel, is_depth
+from skfedcal.evaluation.population import (
+    Population,
+    choose_several,
+    describe_estimand,
+    warn_one_row,
+)
 from skfedcal.evaluation.ranking import RankingAnswers, average_precision
 from skfedcal.evaluation.rounds import ClassTables, Part
 
@@ -75,6 +81,8 @@ class Tables:
         Privacy guarantee of the release.
     history : RoundHistory
         Rounds of the run.
+    population : {'clients', 'rows'}, default='rows'
+        What intervals are for.
     """
 
     algorithm: ClassTables
@@ -84,6 +92,13 @@ class Tables:
     n_clients: int
     privacy_: PrivacyReport
     history: RoundHistory
+    population: Population = "rows"
+
+    def _described(self, answers: Any) -> Any:
+        """Attach what intervals are for and what counts."""
+        answers.population_ = self.population
+        answers.estimand_ = describe_estimand("example", self.algorithm.max_examples)
+        return answers
 
     def grid(self, part: Part) -> ScoreGrid:
         """Buckets of the scores of a part."""
@@ -93,17 +108,21 @@ class Tables:
     def predictions(self) -> Predictions:
         """Metrics of predicted classes."""
         part: Part = "margins" if "margins" in self.counts else "confusion"
-        return Predictions(
-            self.counts[part],
-            self.noise[part],
-            self.classes,
-            self.privacy_,
-            margins=part == "margins",
+        out: Predictions = self._described(
+            Predictions(
+                self.counts[part],
+                self.noise[part],
+                self.classes,
+                self.privacy_,
+                margins=part == "margins",
+            )
         )
+        return out
 
     def scores(self, part: Part = "scores") -> ClassScores:
         """Metrics of class scores; `part` is 'scores' or 'pairs'."""
-        return ClassScores(self, part)
+        out: ClassScores = self._described(ClassScores(self, part))
+        return out
 
     def top(self) -> ScoreHistogram:
         """Histogram of the largest score, positive if that class is correct."""
@@ -124,6 +143,8 @@ class Tables:
             n_clients=self.n_clients,
             privacy=self.privacy_,
             history=self.history,
+            population=self.population,
+            max_examples=self.algorithm.max_examples,
         )
 
 
@@ -163,6 +184,11 @@ def fit_tables(
     data, classes = given.several()
     statistic.assumptions = given.assumptions
     limit = statistic.limit(settings.get("max_examples_per_client"))
+    population = choose_several(
+        settings.get("population", "auto"), statistic, len(data), limit
+    )
+    if statistic.private and limit == 1 and not settings.get("max_examples_per_client"):
+        warn_one_row("example", stacklevel=5)
     chosen = [_released(part, len(classes), statistic) for part in parts]
     algorithm = ClassTables(
         tuple(chosen),
@@ -200,8 +226,9 @@ def fit_tables(
         counts[part] = noise[part].estimate([totals])
         start += size
     return Tables(
-        algorithm, counts, noise, classes, found.n_clients, found.report, found.history
-    )
+        algorithm, counts, noise, classes, found.n_clients, found.report, found.history,
+        population,
+    )  # fmt: skip
 
 
 def _released(part: Part, n_classes: int, statistic: Statistic) -> Part:

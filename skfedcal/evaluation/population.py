@@ -60,6 +60,25 @@ def choose_population(
     return "clients"
 
 
+def choose_several(
+    population: str, statistic: Statistic, n_clients: int, limit: int | None
+) -> Population:
+    """Population of tables of several classes, which have no second moments.
+
+    Clients where one row of each is counted, and rows elsewhere.
+    """
+    chosen = choose_population(population, statistic, n_clients)
+    if chosen == "rows" or (statistic.private and limit == 1):
+        return chosen
+    if population == "clients":
+        raise ValueError(
+            "population='clients' is for two classes and for the most probable class "
+            "(kind='top'); of several classes, only under client-level privacy with "
+            "one row of each client. Pass population='rows'."
+        )
+    return "rows"
+
+
 def describe_estimand(weighting: str, limit: int | None) -> str:
     """What counts how much in an answer."""
     if weighting == "client" or limit == 1:
@@ -232,7 +251,7 @@ def client_variance(
     effect = found / np.where(smooth > 0, smooth, 1.0)
     found = found + np.maximum(rows - smooth, 0.0) * np.maximum(effect, 1.0)
     squares = float(sum(one.products.sum() for one in moments))
-    cubes, fourths = sum(one.powers for one in moments)
+    cubes, fourths = np.sum([one.powers for one in moments], axis=0)
     sizes = np.array([total, squares, cubes, fourths])
     factor, free = few_clients(rows, found, sizes)
     # Rows that matter may be with fewer clients than all rows.

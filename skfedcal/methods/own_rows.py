@@ -15,6 +15,9 @@ from skfedcal.contract import Array
 # without rounding.
 WEIGHT_UNIT = 2.0**-16
 
+# Salt of the hash that holds rows back.
+_HOLD_BACK = 0x5EED
+
 
 def packed(clients: FederatedDataset) -> tuple[Array, Array, Array]:
     """Rows, labels and client positions of all rows, client after client."""
@@ -42,6 +45,24 @@ def kept_rows(clients: FederatedDataset, limit: int, salt: int) -> Array:
     order = np.lexsort((hashed(number ^ own[owner].astype(np.int64), salt), owner))
     # Rows stay packed client after client, so `number` is also the rank in `order`.
     return np.sort(order[number < limit])
+
+
+def held_back_rows(clients: FederatedDataset, *, held: bool) -> FederatedDataset:
+    """Return the fifth of each client's rows that fits leave out, or the other rows.
+
+    The choice is by a hash of the row's number at its client and of the client's name:
+    it is public, depends on no value of any row and on no other client, and is the same
+    in every round.
+    """
+    start, stop = int(clients.offsets[0]), int(clients.offsets[-1])
+    sizes = clients.sizes
+    number = np.arange(stop - start) - np.repeat(clients.offsets[:-1] - start, sizes)
+    own = np.repeat(hashed(name_numbers(clients.names), _HOLD_BACK + 1), sizes)
+    mark = hashed(number ^ own.astype(np.int64), _HOLD_BACK) < np.uint64(2**64 // 5)
+    keep = np.zeros(len(clients.rows), dtype=np.bool_)
+    where = slice(start, stop) if clients.order is None else clients.order[start:stop]
+    keep[where] = mark == held
+    return clients.keep_rows(keep)
 
 
 def name_numbers(names: Sequence[Hashable]) -> Array:

@@ -543,6 +543,29 @@ BUILT_IN: tuple[Method, ...] = (
         ),
     ),
     Method(
+        word="paired_scores",
+        kind="evaluation",
+        algorithms=(
+            Algorithm(
+                name="scores.paired_counts/1",
+                path="skfedcal.evaluation.paired_rounds:PairedScoreCounts",
+                cases=({"levels": (3,)}, {"levels": (3,), **_ONE_ROW}),
+                rows="features",
+                n_classes=2,
+            ),
+            Algorithm(
+                name="scores.paired_differences/1",
+                path="skfedcal.evaluation.paired_rounds:PairedDifferences",
+                cases=(
+                    {},
+                    {"metric": "accuracy", "held": True},
+                    {"metric": "log_loss", "bound": 2.0, "max_examples": 1},
+                ),
+                rows="features",
+            ),
+        ),
+    ),
+    Method(
         word="residuals",
         kind="evaluation",
         estimator="skfedcal.evaluation.classwise:ClasswiseResiduals",

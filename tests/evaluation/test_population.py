@@ -202,6 +202,23 @@ def test_populations_that_cannot_be(rows, options, match):
         federated_roc_auc_score(scores, labels, **given, **COMMON)
 
 
+def test_several_classes_have_clients_where_one_row_of_each_counts():
+    from skfedcal import federated_f1_score, make_federation
+
+    fed = make_federation(20, 400, n_classes=3, random_state=0)
+    exact = federated_f1_score(fed.clients, average="macro")
+    assert (exact.population, exact.estimand) == ("rows", "every row counts once")
+    with pytest.warns(PrivacyWarning, match="one row of each client"):
+        private = federated_f1_score(
+            fed.clients, average="macro", privacy=CentralDP(9.0), random_state=0
+        )
+    assert private.population == "clients"
+    assert private.estimand == "every client counts once"
+    for options in ({"multi_class": "ovo"}, {"multi_class": "ovr", "n_others": 1}):
+        with pytest.raises(ValueError, match="population='clients' is for two"):
+            federated_roc_auc_score(fed.clients, population="clients", **options)
+
+
 def test_examples_as_unit_have_rows_as_population(rows):
     found = fit(rows, privacy=CentralDP(1.0, unit="example"), random_state=0)
     assert found.population_ == "rows" and found.moments_ == ()

@@ -11,6 +11,7 @@ import frozen_adapt as adapt
 import numpy as np
 
 import skfedcal as sf
+from skfedcal.evaluation.paired_rounds import PairedScoreCounts
 from skfedcal.federation import (
     Aggregators,
     InProcessTransport,
@@ -108,6 +109,43 @@ def sparse_areas(clients, **options):
     )
 
 
+def _paired_counts(clients, runner, privacy):
+    """One of the three runs of a comparison of areas, by itself."""
+    if not isinstance(clients, dict):
+        raise TypeError("Scores of sites are read by PairedDifferences.")
+    rows, labels = (
+        np.concatenate(part) for part in zip(*clients.values(), strict=True)
+    )
+    data = sf.FederatedDataset(rows, labels, np.cumsum((0, *SIZES)), NAMES, 2)
+    clip = None if privacy is None else 1.0
+    counts = PairedScoreCounts(levels=(2,), max_examples=1, clip=clip, second=True)
+    adapt.run_algorithm(counts, data, privacy, runner, seed=7)
+
+
+def _paired_scores(metric):
+    def fit(clients, runner, privacy):
+        given = (clients, None)
+        if isinstance(clients, dict):  # columns are the log-odds of two scores
+            given = (
+                {name: (rows[:, [k]], y) for name, (rows, y) in clients.items()}
+                for k in (0, 1)
+            )
+        return sf.federated_compare_scores(
+            *given,
+            metric=metric,
+            classes=[0, 1],
+            privacy=privacy,
+            runner=runner,
+            random_state=7,
+        )
+
+    return 2, fit
+
+
+# Cases that sites cannot be asked for.
+IN_PROCESS = ("scores, as given", "paired scores, counts")
+
+
 # Number of classes, and ``fit(clients, runner, privacy)``.
 METHODS = {
     "temperature": _calibrator("FedTempCalibrator", rounds=3),
@@ -167,6 +205,9 @@ METHODS = {
     "scores, top, coarse": _scores(3, height=2, kind="top"),
     "scores, population": _scores(2, height=2, population="clients"),
     "scores, as given": (2, _score_counts),
+    "paired scores": _paired_scores("accuracy"),
+    "paired scores, counts": (2, _paired_counts),
+    "paired scores, areas": _paired_scores("roc_auc"),
     "residuals": _statistic(sf.ClasswiseResiduals.fit, 3),
     "one against rest": _statistic(sparse_areas, 3, height=4),
     "class scores": _statistic(
@@ -264,9 +305,7 @@ def engine_cases(long):
             variant = "," in method and (engine, model) not in SHORT
             if variant and not long:
                 continue
-            if method == "scores, as given" and engine.endswith(
-                ("messages", "aggregators")
-            ):
+            if method in IN_PROCESS and engine.endswith(("messages", "aggregators")):
                 continue  # sites read scores by ClassScoreCounts
             if model in models[long]:
                 yield engine, name

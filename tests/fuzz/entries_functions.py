@@ -138,7 +138,11 @@ def federated(name, case):
         kwargs["multi_class"] = "ovr" if case.chance(0.5) else "ovo"
     if name[10:] in ("precision_score", "recall_score", "f1_score") and n_classes == 3:
         kwargs["average"] = "macro"
-    if kwargs["privacy"] is not None and case.chance(0.8):
+    if name == "federated_compare_scores":
+        args = (args[0], args[0], *args[1:])
+        names = ("accuracy", "brier", "log_loss", "roc_auc")
+        kwargs["metric"] = case.pick("metric", names[: 6 - n_classes])
+    elif kwargs["privacy"] is not None and case.chance(0.8):
         kwargs["height"] = 1
     found = hostile_call(case, getattr(skfedcal, name), args, **kwargs)
     check_refused(case)
@@ -148,7 +152,7 @@ def federated(name, case):
 # Answers that are no share of anything; the unbiased square of an error may be below 0.
 UNBOUNDED = {"log_loss", "federated_log_loss", "l2_ece", "confusion",
              "federated_brier_score_loss", "federated_confusion_matrix",
-             "federated_balanced_accuracy_score",
+             "federated_balanced_accuracy_score", "federated_compare_scores",
              "federated_calibration_error"}  # fmt: skip
 
 

@@ -1,0 +1,398 @@
+"""Compare two scores of the same rows: the difference of a metric, paired."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import nan, sqrt
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skfedcal._params import check_flag
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.evaluation.answers import undefined
+from skfedcal.evaluation.collect import Statistic
+from skfedcal.evaluation.inputs import Clients, check_choices
+from skfedcal.evaluation.intervals import Estimate, check_level, quantile, with_noise
+from skfedcal.evaluation.noise import NoiseModel, release_levels, split_levels
+from skfedcal.evaluation.paired_rounds import (
+    SIZE_UNIT,
+    PairedDifferences,
+    PairedScoreCounts,
+    PairedState,
+)
+from skfedcal.evaluation.population import (
+    choose_population,
+    describe_estimand,
+    few_clients,
+    warn_one_row,
+)
+from skfedcal.evaluation.ranking import auc_with_gradient
+from skfedcal.federation.remote import RemoteClients, RemoteDataset
+from skfedcal.methods.buckets import class_rows
+
+if TYPE_CHECKING:
+    from skfedcal._typing import ArrayLike, ClientRows, InputType, PerRow, Seed
+    from skfedcal.federation.runner import FederatedRunner
+    from skfedcal.privacy.events import PrivacyReport
+    from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.models import PrivacyModel
+
+Array = NDArray[Any]
+Metric = Literal["accuracy", "brier", "log_loss", "roc_auc"]
+METRICS = ("accuracy", "brier", "log_loss", "roc_auc")
+
+# Depth of the buckets of an area: weights of as many buckets are sent to sites.
+_HEIGHT = 8
+# Shares of eps for the counts of the two scores and for the squares of the differences.
+_SHARES = (0.4, 0.4, 0.2)
+# Largest difference of log losses under privacy; larger ones are cut.
+_LOG_BOUND = 2.0
+
+
+def federated_compare_scores(
+    clients_a: ClientRows,
+    clients_b: ClientRows | None = None,
+    y: PerRow | None = None,
+    *,
+    client_ids: ArrayLike | None = None,
+    metric: Metric = "brier",
+    privacy: PrivacyModel | None = None,
+    held_back: bool = False,
+    max_examples_per_client: int | None = None,
+    weighting: Literal["example", "client"] = "example",
+    population: Literal["auto", "clients", "rows"] = "auto",
+    classes: ArrayLike | None = None,
+    input_type: InputType = "logits",
+    ci: float = 0.95,
+    ledger: PrivacyLedger | None = None,
+    runner: FederatedRunner | None = None,
+    random_state: Seed = None,
+) -> Estimate:
+    """Difference of a metric between two scores of the same rows, b minus a.
+
+    Scores of one row have errors in common, which cancel in the difference: the
+    interval is much shorter than that of two separate answers. The scores may be those
+    of two models, or of one model before and after calibration.
+
+    Parameters
+    ----------
+    clients_a, clients_b : list of (scores, labels) pairs, list of arrays, or array-like
+        Scores a and b of the same rows, in the same order and form, with one column per
+        class (or one, of two classes). Sites (`RemoteClients`) have the logits of both
+        in the columns of their features, a before b; `clients_b` is then None.
+    y : array-like of shape (n_samples,), or list of these, default=None
+        Labels; omitted when clients are lists of pairs.
+    client_ids : array-like of shape (n_samples,), default=None
+        Client that owns each row; with a list of clients, one name per client.
+    metric : {'accuracy', 'brier', 'log_loss', 'roc_auc'}, default='brier'
+        For 'brier' and 'log_loss' a difference below 0 is in favour of b. 'roc_auc' is
+        for two classes.
+    privacy : privacy model, default=None
+        Privacy model of the release; None is `SecureAggregation`: exact sums. Under
+        privacy, differences of log losses of a row are cut at 2 and -2.
+    held_back : bool, default=False
+        Use only the fifth of each client's rows that fits hold back, by a public hash.
+        Not with single examples as the unit of privacy.
+    max_examples_per_client : int, default=None
+        Maximum number of rows that a client contributes. None is all rows, or 1 under
+        client-level privacy.
+    weighting : {'example', 'client'}, default='example'
+        Every row counts 1, or the rows of a client add up to 1.
+    population : {'auto', 'clients', 'rows'}, default='auto'
+        What the interval is for, as for `ScoreHistogram.fit`.
+    classes : array-like of shape (n_classes,), default=None
+        Labels in the order of the columns; None takes them from `y`.
+    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
+        Type of both scores; it is never inferred from the data.
+    ci : float, default=0.95
+        Level of the confidence interval.
+    ledger : PrivacyLedger, default=None
+        Ledger that is charged before noise is drawn.
+    runner : FederatedRunner, default=None
+        Engine and cohorts.
+    random_state : int, RandomState instance or None, default=None
+        None draws noise from the operating system; a seed makes it a simulation
+        without a privacy guarantee.
+
+    Returns
+    -------
+    Estimate
+        The difference; its interval holds 0 where the scores cannot be told apart. NaN,
+        with a warning, for areas if there is only one class.
+
+    Notes
+    -----
+    Under privacy the square of a client's difference is released too, with a bound of
+    its own, so that the interval is for clients whatever the number of their rows.
+    'roc_auc' takes three releases: counts of both scores, with 40 % of eps each, and
+    the squares of the differences of their influence values.
+
+    Examples
+    --------
+    >>> from skfedcal import (
+    ...     FedTempCalibrator, federated_compare_scores, make_federation)
+    >>> fed = make_federation(n_clients=50, n_samples=5000, random_state=0)
+    >>> cal = FedTempCalibrator().fit(fed.clients[:25])
+    >>> rest = fed.clients[25:]
+    >>> after = [(z / cal.temperature_, y) for z, y in rest]
+    >>> gain = federated_compare_scores(rest, after, metric="log_loss")
+    >>> gain.high < 0
+    True
+    """
+    if not isinstance(metric, str) or metric not in METRICS:
+        raise ValueError(f"metric={metric!r}: pass one of {METRICS}.")
+    check_choices(weighting=weighting)
+    check_level(ci)
+    statistic = Statistic(
+        privacy, ledger, runner, random_state, "federated_compare_scores"
+    )
+    by_row = statistic.private and statistic.unit == "example"
+    held_back = check_flag("held_back", held_back)
+    if statistic.local:
+        raise ValueError(
+            "federated_compare_scores sums real numbers, which LocalDP cannot "
+            "randomise; use DistributedDP or CentralDP."
+        )
+    if by_row and (held_back or weighting == "client"):
+        name = "held_back=True" if held_back else "weighting='client'"
+        raise ValueError(
+            f"{name}: {statistic.model!r} protects single examples, which must not "
+            "depend on the other rows of their client. Leave it out."
+        )
+    limit = statistic.limit(max_examples_per_client)
+    if weighting == "client":  # which bounds a client by itself
+        limit = max_examples_per_client
+    given = Clients(clients_a, y, client_ids, classes, input_type, statistic.private)
+    data: FederatedDataset | RemoteDataset
+    if clients_b is None:
+        data = _remote(given)
+    else:
+        data = _paired(given, replace(given, X=clients_b, assumptions=[]))
+    statistic.assumptions = given.assumptions
+    if metric == "roc_auc" and data.n_classes != 2:
+        raise ValueError(
+            f"metric='roc_auc' is for two classes, not for {data.n_classes}; pass "
+            "'accuracy', 'brier' or 'log_loss'."
+        )
+    chosen = choose_population(population, statistic, len(data))
+    if statistic.private and limit == 1 and max_examples_per_client is None:
+        warn_one_row(weighting, stacklevel=3)
+    settings: dict[str, Any] = {
+        "n_features": _n_columns(data),
+        "max_examples": limit,
+        "weighting": weighting,
+        "held": held_back,
+        "salt": 0 if limit is None else statistic.salt(),
+    }
+    if metric == "roc_auc":
+        found = _areas(statistic, data, settings, chosen)
+    else:
+        found = _means(statistic, data, settings, metric, chosen)
+    if found is None:
+        undefined("Difference of areas", "only one class is present", "nan")
+        return Estimate(nan, nan, nan, se_sampling=nan, se_privacy=nan)
+    sampling, free, privacy_variance = found.sampling, found.free, found.privacy
+    z = quantile(ci, float(with_noise(np.array(free), sampling, privacy_variance)))
+    half = z * sqrt(sampling + privacy_variance)
+    value, most = found.value, found.bound
+    return Estimate(
+        value,
+        max(value - half, -most),
+        min(value + half, most),
+        se_sampling=sqrt(sampling),
+        se_privacy=sqrt(privacy_variance),
+        discretisation=found.discretisation,
+        privacy=found.report if statistic.private else None,
+        population=chosen,
+        estimand=describe_estimand(weighting, limit),
+        design_effect=found.effect,
+    )
+
+
+class _Found:
+    """A difference, its variances and the report."""
+
+    def __init__(
+        self,
+        value: float,
+        spread: tuple[float, float, float],
+        noise: float,
+        bound: float,
+        report: PrivacyReport,
+        discretisation: float = 0.0,
+    ) -> None:
+        self.value = min(max(value, -bound), bound)
+        self.sampling, self.free, self.effect = spread
+        self.privacy, self.bound, self.report = noise, bound, report
+        self.discretisation = discretisation
+
+
+def _means(
+    statistic: Statistic, data: Any, settings: dict[str, Any], metric: str, chosen: str
+) -> _Found:
+    """Difference of the mean of a number of each row."""
+    # A Brier score of K > 2 classes is at most 2.
+    most = 2.0 if metric == "brier" and data.n_classes > 2 else 1.0
+    bound = _LOG_BOUND if metric == "log_loss" else most
+    algorithm = PairedDifferences(
+        metric=metric,  # type: ignore[arg-type]
+        bound=bound if statistic.private else None,
+        count_rows=statistic.unit != "example",
+        **settings,
+    )
+    found = statistic.run(algorithm, data)
+    state = found.state
+    rows = max(float(state.sums[2]), 1.0)
+    value = float(state.sums[0]) / rows
+    spread = _spread(state, value, rows, statistic.private, chosen)
+    noise = float(state.noise[0] + value**2 * state.noise[2]) / rows**2
+    limit = bound if statistic.private or metric != "log_loss" else np.inf
+    return _Found(value, spread, noise, limit, found.report)
+
+
+def _spread(
+    state: PairedState, value: float, rows: float, private: bool, population: str
+) -> tuple[float, float, float]:
+    """Sampling variance of a mean, its degrees of freedom and its design effect."""
+    if private:
+        # One standard deviation of its noise more, so that noise does not make it too
+        # small; the mean is not taken off, which makes it an upper bound.
+        doubt = sqrt(float(state.noise[1]))
+        return max(float(state.sums[1]) + doubt, doubt) / rows**2, np.inf, 1.0
+    total, squares, _ = state.sums
+    alone = max(float(squares - value * total), 0.0)
+    own, cross, sizes = state.products
+    between = max(float(own - 2 * value * cross + value**2 * sizes), 0.0)
+    if population == "rows":
+        return alone / rows**2, np.inf, 1.0
+    cubes, fourths = state.powers * [SIZE_UNIT**3, SIZE_UNIT**4]
+    power = np.array([rows, sizes, cubes, fourths])
+    factor, free = few_clients(np.array(alone), np.array(between), power)
+    found = between * float(factor)
+    return found / rows**2, max(float(free), 1.0), found / alone if alone else 1.0
+
+
+def _areas(
+    statistic: Statistic, data: Any, settings: dict[str, Any], chosen: str
+) -> _Found | None:
+    """Difference of two areas under the curve, from their influence values.
+
+    None if one of the classes has no rows, or fewer than the noise.
+    """
+    model = statistic.model
+    reports, areas, slopes, noise, tied = [], [], [], 0.0, 0.0
+    depths = release_levels(model, _HEIGHT, "auto")
+    rows = settings["max_examples"] if settings["weighting"] == "example" else 1
+    for second in (False, True):
+        if statistic.private:
+            statistic.model = replace(model, eps=model.eps * _SHARES[int(second)])  # type: ignore[type-var,attr-defined]
+        counting = PairedScoreCounts(
+            depths,
+            space="both",
+            clip=float(rows or 1) if statistic.private else None,
+            second=second,
+            **settings,
+        )
+        found = statistic.run(counting, data, suffix=f".{'ab'[second]}")
+        law = NoiseModel.from_rows(depths, found.state.laws)
+        counts = law.estimate(split_levels(found.state.totals, depths, 2))
+        reports.append(found.report)
+        if (counts.sum(axis=1) <= 0).any():
+            statistic.model = model
+            return None
+        area, slope = auc_with_gradient(counts)
+        areas.append(area)
+        slopes.append(slope)
+        noise += float(law.variances(counts, slope)[1])
+        seen = np.maximum(counts, 0.0)
+        tied += float((seen[0] * seen[1]).sum()) / (2 * seen.sum(1).prod())
+    scale = float(np.abs(slopes).max())
+    if statistic.private:
+        statistic.model = replace(model, eps=model.eps * _SHARES[2])  # type: ignore[type-var,attr-defined]
+    algorithm = PairedDifferences(
+        metric="weights",
+        # Of influence values between -1 and 1.
+        bound=2.0 if statistic.private else None,
+        count_rows=False,
+        # Five digits are enough for a variance.
+        weights=tuple((np.stack(slopes) / scale).round(5).ravel().tolist()),
+        **settings,
+    )
+    found = statistic.run(algorithm, data, suffix=".c")
+    statistic.model = model
+    reports.append(found.report)
+    rows = max(float(found.state.sums[2]), 1.0)
+    spread = _spread(found.state, 0.0, rows, statistic.private, chosen)
+    sampling = spread[0] * rows**2 * scale**2
+    report = reports[0] if not statistic.private else _total(reports, model)
+    return _Found(
+        areas[1] - areas[0],
+        (sampling, *spread[1:]),
+        noise,
+        1.0,
+        report,
+        min(tied, 1.0),
+    )
+
+
+def _total(reports: list[PrivacyReport], model: Any) -> PrivacyReport:
+    """Guarantee of several releases together (basic composition)."""
+    return replace(
+        reports[0],
+        eps=float(model.eps),
+        delta=sum(one.delta for one in reports),
+        n_rounds=sum(one.n_rounds for one in reports),
+        secure=all(one.secure for one in reports),
+        seeded=any(one.seeded for one in reports),
+        ledger_ids=tuple(i for one in reports for i in one.ledger_ids),
+    )
+
+
+def _n_columns(data: FederatedDataset | RemoteDataset) -> int:
+    if isinstance(data, FederatedDataset):
+        return int(data.rows.shape[1])
+    return data.reading.n_columns
+
+
+def _remote(given: Clients) -> RemoteDataset:
+    """Sites that have both scores."""
+    if not isinstance(given.X, RemoteClients):
+        raise ValueError(
+            "clients_b is missing: pass the second score of the same rows. Only remote "
+            "sites have both in one file."
+        )
+    given.X.check_arguments(y=given.y, client_ids=given.client_ids)
+    if given.input_type != "logits":
+        raise ValueError(
+            f"input_type={given.input_type!r}: sites have the logits of both scores. "
+            "Leave input_type out."
+        )
+    return given.X.read(given.classes, "logits", rows="features")[0]
+
+
+def _paired(first: Clients, second: Clients) -> FederatedDataset:
+    """Clients with the logits of both scores, a before b."""
+    read = [one.several() for one in (first, second)]
+    a, b = (clients for clients, _ in read)
+    if not isinstance(a, FederatedDataset) or not isinstance(b, FederatedDataset):
+        raise ValueError(
+            "Remote sites have both scores in one file: leave clients_b out."
+        )
+    same = (
+        np.array_equal(a.offsets, b.offsets)
+        and list(a.names) == list(b.names)
+        and np.array_equal(read[0][1], read[1][1])
+        and np.array_equal(a.labels, b.labels)
+    )
+    if not same:
+        raise ValueError(
+            "clients_a and clients_b differ in clients, numbers of rows, classes or "
+            "labels; pass two scores of the same rows, in the same order."
+        )
+    rows = [c.rows if c.order is None else c.rows[c.order] for c in (a, b)]
+    if first.input_type == "proba" or rows[0].shape[1] != rows[1].shape[1]:
+        rows = [class_rows(r, first.input_type, a.n_classes) for r in rows]
+    both = np.concatenate([r.astype(np.float64) for r in rows], axis=1)
+    return replace(a, rows=both, order=None)
