@@ -240,9 +240,10 @@ _NUMPY: dict[str, Callable[..., Array]] = {
     name: getattr(np, name)
     for name in (
         "add", "subtract", "multiply", "divide", "negative", "absolute", "exp", "log",
-        "floor", "maximum", "minimum", "less", "equal", "where", "matmul",
+        "floor", "maximum", "minimum", "less", "equal", "where",
     )
 } | {
+    "matmul": lambda x, table: _product(x, table),
     "sum": lambda x: np.einsum("ij->i", x)[:, None],
     "max": lambda x: x.max(axis=1, keepdims=True),
     "min": lambda x: x.min(axis=1, keepdims=True),
@@ -256,6 +257,14 @@ _NUMPY: dict[str, Callable[..., Array]] = {
     ),
     "concat": lambda *parts: np.concatenate(parts, axis=1),
 }  # fmt: skip
+
+
+def _product(x: Array, table: Array) -> Array:
+    """Matrix product whose rows have the same bits in any batch; those of BLAS vary."""
+    out = np.zeros((len(x), table.shape[1]))
+    for column, weights in zip(x.T, table, strict=True):
+        out += column[:, None] * weights
+    return out
 
 
 def _scattered(x: Array, at: Array, values: Array) -> Array:
