@@ -51,7 +51,7 @@ VARY = {
 }
 
 # Methods and their variants, by their words of the command line.
-NAMES = tuple(map(short_name, configurations()))
+NAMES = tuple(short_name(n) for n, (m, _) in configurations().items() if m.command)
 DEFAULT = [short_name(n) for n, (m, _) in configurations().items() if m.compared]
 
 
