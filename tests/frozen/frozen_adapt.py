@@ -15,9 +15,10 @@ from skfedcal.federation import InProcess, TreeBackend, collecting
 
 def algorithm_names():
     """Names of all algorithms that a request may carry."""
-    from skfedcal.methods.registry import algorithms
+    from skfedcal.methods.registry import BUILT_IN
 
-    return sorted(algorithm.load().__name__ for algorithm in algorithms().values())
+    own = [a for method in BUILT_IN for a in method.own_algorithms]
+    return sorted(algorithm.load().__name__ for algorithm in own)
 
 
 def family_names():
