@@ -119,6 +119,14 @@ class Statistic:
             return 1
         return None if max_examples is None else int(max_examples)
 
+    def public_rows(
+        self, clients: FederatedDataset | RemoteDataset, max_examples: int | None
+    ) -> float:
+        """Public number of rows that count, for choices that may depend on it."""
+        if self.unit == "example":
+            return float(max(clients.n_rows, 2))
+        return float(max(len(clients) * (self.limit(max_examples) or 1), 2))
+
     def salt(self) -> int:
         """Public salt of the hash by which clients choose among their rows.
 

@@ -170,8 +170,8 @@ class Source:
         return fit_tables(parts, self.data, {**self.given, **self.fit}, self.name)
 
     def histogram(self, **options: Any) -> ScoreHistogram:
-        """Histogram of the clients."""
-        settings = {**self.given, **self.fit, **options}
+        """Histogram of the clients; `plan` in `options` is that of the function."""
+        settings = {**self.given, **options, **self.fit}
         return ScoreHistogram.fit(*self.data, **settings)
 
     def at(self, threshold: float) -> tuple[ScoreHistogram, float]:
@@ -308,7 +308,7 @@ def federated_average_precision_score(
     """
     _check_average(average, _AVERAGES)
     if source.n_classes == 2:
-        return source.histogram().average_precision(ci=ci)
+        return source.histogram(plan="average_precision").average_precision(ci=ci)
     check_level(ci)
     found = source.tables("scores").scores()
     out: Estimate | list[Estimate] = found.average_precision(average, ci)
@@ -585,7 +585,7 @@ def federated_brier_score_loss(source: Source, *, ci: float = 0.95) -> Estimate:
     0.0000
     """
     if source.n_classes == 2:
-        return source.histogram().brier(ci=ci)
+        return source.histogram(plan="brier").brier(ci=ci)
     check_level(ci)
     return source.tables("scores").scores().brier(ci)
 
@@ -612,7 +612,7 @@ def federated_log_loss(source: Source, *, ci: float = 0.95) -> Estimate:
     0.69
     """
     if source.n_classes == 2:
-        return source.histogram().log_loss(ci=ci)
+        return source.histogram(plan="log_loss").log_loss(ci=ci)
     check_level(ci)
     return source.tables("scores").scores().log_loss(ci)
 
@@ -660,7 +660,7 @@ def federated_calibration_error(
         raise ValueError(f"kind={kind!r}: pass 'top', 'binary', 'l2' or 'classwise'.")
     if kind == "classwise":
         return _classwise_error(source, n_bins, strategy, debias, ci)
-    hist = source.histogram(kind="binary" if kind == "binary" else "top")
+    hist = source.histogram(kind="binary" if kind == "binary" else "top", plan="ece")
     answer = CalibrationErrors.l2_ece if kind == "l2" else CalibrationErrors.ece
     out: Estimate = answer(hist, n_bins, strategy=strategy, debias=debias, ci=ci)
     return out
@@ -714,5 +714,5 @@ def federated_calibration_curve(
     [0.25, 1.0]
     """
     kind = {"kind": "top"} if source.n_classes > 2 else {}
-    points = source.histogram(**kind).reliability(n_bins, strategy=strategy)
+    points = source.histogram(plan="ece", **kind).reliability(n_bins, strategy=strategy)
     return points.prob_true, points.prob_pred, points.se

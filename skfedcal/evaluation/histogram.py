@@ -26,9 +26,9 @@ from skfedcal.evaluation.noise import (
     NoiseModel,
     is_depth,
     merged_noise,
-    release_levels,
     split_levels,
 )
+from skfedcal.evaluation.planning import Plan, planned_levels
 from skfedcal.evaluation.population import (
     ClientMoments,
     Population,
@@ -449,6 +449,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         privacy: PrivacyModel | None = None,
         height: int | Literal["auto"] = "auto",
         levels: Sequence[int] | Literal["auto"] = "auto",
+        plan: Plan | str | None = None,
         space: Literal["both", "prob", "logit"] = "both",
         kind: Literal["binary", "top"] = "binary",
         max_examples_per_client: int | None = None,
@@ -475,13 +476,20 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         privacy : privacy model, default=None
             Privacy model of the release; None is `SecureAggregation`: exact sums.
         height : int or 'auto', default='auto'
-            There are ``2**height`` buckets. 'auto' is 10; under `LocalDP` 5 up to
-            eps=2, else 6 (with ``space='prob'`` 4, then 5 below eps=4, then 6).
+            There are ``2**height`` buckets. 'auto' is 10 for exact sums; under noise it
+            follows from the public number of rows, the budget and `plan`; under
+            `LocalDP` it is 5 up to eps=2, else 6 (with ``space='prob'`` 4, then 5 below
+            eps=4, then 6).
         levels : sequence of int or 'auto', default='auto'
-            Depths that are released, the last one being `height`. 'auto' is every
-            fourth, such as (2, 6, 10), under noise, and `height` alone without. Under
+            Depths that are released, the last one being `height`. 'auto' is chosen
+            with the height; with a given one it is every fourth, such as (2, 6, 10),
+            under noise, and `height` alone without. Under
             `LocalDP` every depth is used, and each client reports on one depth,
             assigned at random.
+        plan : Plan or str, default=None
+            What `skfedcal.evaluation.plan` returned, whose levels and bound on rows are
+            used; or the name of the metric that the height is chosen for: None is
+            'roc_auc', and functions take their own.
         space : {'both', 'prob', 'logit'}, default='both'
             Scale on which buckets have equal width: probability; log-odds from -16 to
             16; or the mean of the two, which is fine enough both for scores near 0 or
@@ -521,12 +529,16 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         """
         statistic = Statistic(privacy, ledger, runner, random_state, cls.__name__)
         check_choices(space=space, kind=kind, weighting=weighting)
-        depths = release_levels(statistic.model, height, levels, space)
-        grid = ScoreGrid(depths[-1], space)
+        bounded = statistic.private and statistic.unit == "client"
+        if isinstance(plan, Plan) and bounded and not statistic.local:
+            max_examples_per_client = max_examples_per_client or plan.max_examples
+        # Before clients are read: a wrong setting is reported first.
+        planned_levels(plan, 2.0, statistic.model, height, levels, space)
         given = Clients(
             clients, y, client_ids, classes, input_type, private=statistic.private
         )
         common: Any = {"space": space, "input_type": input_type}
+        labels: list[Hashable] = ["wrong", "right"]
         if kind == "top":
             if pos_label is not None:
                 raise ValueError(
@@ -534,13 +546,22 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
                     "its most probable class is right. Leave pos_label out."
                 )
             data, columns = given.several()
-            labels: list[Hashable] = ["wrong", "right"]
-            scores = ClassScoreCounts(
-                depths, scores="top", n_classes=len(columns), **common
-            )
+            common |= {"scores": "top", "n_classes": len(columns)}
         else:
             data, positive, labels = given.binary(pos_label)
-            scores = ClassScoreCounts(depths, positive=positive, **common)
+            common["positive"] = positive
+        depths = planned_levels(
+            plan,
+            statistic.public_rows(data, max_examples_per_client),
+            statistic.model,
+            height,
+            levels,
+            space,
+            statistic.limit(max_examples_per_client) or 1,
+            len(data),
+        )
+        grid = ScoreGrid(depths[-1], space)
+        scores = ClassScoreCounts(depths, **common)
         statistic.assumptions = given.assumptions
         return cls._collected(
             statistic, data, labels, grid, scores, max_examples_per_client, weighting,
@@ -639,7 +660,8 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         Parameters
         ----------
         other : ScoreHistogram
-            Histogram with the same grid, classes and kind of noise. Its clients must be
+            Histogram with the same grid, classes and kind of noise; under noise fit
+            both with the same `height` or `plan`. Its clients must be
             different ones: a client that is in both is counted twice and spends its
             budget twice.
 

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+import skfedcal
 from skfedcal.evaluation import ScoreHistogram, expected_error, plan
 from skfedcal.evaluation.grid import ScoreGrid
 from skfedcal.evaluation.noise import level_noise
 from skfedcal.evaluation.planning import METRICS, ScoreModel, ratio
 from skfedcal.evaluation.ranking import auc_with_gradient as area
+from skfedcal.evaluation.ranking import average_precision
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,
@@ -37,10 +39,16 @@ def laplace(rng, eps, shape):
     return rng.geometric(chance, shape) - rng.geometric(chance, shape)
 
 
+def with_gradient(name, cells):
+    if name == "roc_auc":
+        return area(cells)
+    if name == "average_precision":
+        return average_precision(cells, exact=False)
+    return ratio(name, cells, grid_of(cells), 0.4)
+
+
 def metric_of(name, cells):
-    return (
-        area(cells) if name == "roc_auc" else ratio(name, cells, grid_of(cells), 0.4)
-    )[0]
+    return with_gradient(name, cells)[0]
 
 
 def spread(name, draw):
@@ -70,16 +78,19 @@ def test_smooth_scores_follow_theorem_4(n_buckets):
     assert abs(area(counts)[0] - 0.75) < 1.5 / (3 * n_buckets**2)
 
 
-@pytest.mark.parametrize("name", [m for m in METRICS if m != "calibration"])
+@pytest.mark.parametrize("name", [m for m in METRICS if m != "ece"])
 def test_gradients_are_those_of_finite_differences(name):
     cells = MODEL.cells(ScoreGrid(3, "both"))
-    found = (
-        area(cells) if name == "roc_auc" else ratio(name, cells, grid_of(cells), 0.4)
-    )
+    found = with_gradient(name, cells)
     for index in np.ndindex(cells.shape):
+        if name == "average_precision" and cells[:, index[1]].sum() == 0:
+            continue  # precision above the first row has a kink
         step = np.zeros(cells.shape)
-        step[index] = 1e-6
-        slope = (metric_of(name, cells + step) - metric_of(name, cells - step)) / 2e-6
+        # A ratio of small counts at the top has a large curvature.
+        size = 1e-7 if name == "average_precision" else 1e-6
+        step[index] = size
+        both = [metric_of(name, cells + sign * step) for sign in (1, -1)]
+        slope = (both[0] - both[1]) / (2 * size)
         assert found[1][index] == pytest.approx(slope, rel=1e-5, abs=1e-8)
 
 
@@ -205,7 +216,9 @@ def test_more_examples_and_a_larger_budget_never_hurt(name, privacy):
 def test_what_costs_more_noise():
     def private(**options):
         model = options.pop("privacy", DistributedDP(1.0))
-        return expected_error("roc_auc", 1e4, privacy=model, **options).privacy
+        return expected_error(
+            "roc_auc", 1e4, privacy=model, height=10, **options
+        ).privacy
 
     assert private(privacy=SecureAggregation()) == private(privacy=None) == 0
     assert private(max_examples=10) == pytest.approx(10 * private(), rel=0.05)
@@ -219,8 +232,12 @@ def test_what_costs_more_noise():
 
 def test_default_heights_by_privacy():
     assert expected_error("brier", 1e4).levels == (10,)
-    private = expected_error("brier", 1e4, privacy=DistributedDP(1.0))
-    assert private.levels == (2, 6, 10)
+    # Fewer buckets and levels, the fewer rows and the less budget there are.
+    heights = [
+        expected_error("roc_auc", n, privacy=DistributedDP(eps)).height
+        for n, eps in ((1e3, 0.5), (1e4, 1.0), (1e5, 1.0), (1e6, 5.0))
+    ]
+    assert heights == sorted(heights) and heights[0] < 6 < heights[-1]
     for eps, height in ((1.0, 5), (3.0, 6), (5.0, 6)):
         error = expected_error("brier", 1e4, privacy=LocalDP(eps))
         assert error.levels == tuple(range(1, height + 1))
@@ -338,7 +355,51 @@ def test_a_histogram_has_the_errors_foretold(privacy, space):
     ):
         foretold = expected_error(
             name, n, privacy=privacy, space=space, positive_rate=0.3, auc=0.75,
-            threshold=0.4,
+            threshold=0.4, levels=histogram.noise_.bits,
         )  # fmt: skip
         assert found.se_privacy == pytest.approx(foretold.privacy, rel=0.1)
         assert found.se_sampling == pytest.approx(foretold.sampling, rel=0.1)
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")
+def test_a_plan_is_what_a_fit_does():
+    rng = np.random.default_rng(0)
+    odds = rng.normal(size=3000)
+    labels = (rng.random(3000) < expit(odds)).astype(int)
+    privacy = CentralDP(1.0)
+    call = {"client_ids": np.arange(3000) % 1000, "privacy": privacy, "random_state": 0}
+    found = plan("ece", 0.05, privacy=privacy, n_examples=3000, max_examples=3)
+    hist = ScoreHistogram.fit(odds, labels, plan=found, **call)
+    assert hist.noise_.bits == found.error.levels
+    assert set(hist.privacy_.clip.values()) == {3.0}
+    for metric in ("roc_auc", "average_precision", "ece", "calibration"):
+        levels = expected_error(metric, 1000, privacy=privacy).levels
+        named = ScoreHistogram.fit(odds, labels, plan=metric, **call)
+        assert named.noise_.bits == levels
+    function = skfedcal.federated_average_precision_score
+    same = ScoreHistogram.fit(odds, labels, plan="average_precision", **call)
+    assert function(odds, labels, **call) == same.average_precision()
+    assert function(odds, labels, plan=found, **call).eps == 1.0
+    with pytest.raises(ValueError, match="plan='speed'"):
+        ScoreHistogram.fit(odds, labels, plan="speed", **call)
+    with pytest.raises(ValueError, match="leave one of them out"):
+        ScoreHistogram.fit(odds, labels, plan=found, height=4, **call)
+
+
+def test_calibration_is_an_old_name_of_ece():
+    old, new = (expected_error(name, 1e4) for name in ("calibration", "ece"))
+    assert old == new and new.metric == "ece"
+
+
+@pytest.mark.parametrize("eps", [0.5, 1.0, 5.0])
+@pytest.mark.parametrize("n", [1e3, 1e4, 1e5])
+def test_automatic_levels_are_nearly_the_best(n, eps):
+    # In closed form, for scores that the levels were not chosen for.
+    shape = {"positive_rate": 0.2, "auc": 0.75, "privacy": CentralDP(eps)}
+
+    def error(**options):
+        found = expected_error("roc_auc", n, **shape, **options)
+        return np.hypot(found.privacy, found.discretisation)
+
+    best = min(error(height=h) for h in range(3, 13))
+    assert error() <= 1.1 * best

@@ -83,12 +83,14 @@ def test_levels_of_each_model(draw_scores):
     scores, labels = draw_scores(200)
     for privacy, bits in (
         (None, (10,)),
+        (DistributedDP(1.0), (3,)),
         (DistributedDP(1.0), (2, 6, 10)),
         (SourceDP(1.0), (2, 6, 10)),
         (LocalDP(2.0), (1, 2, 3, 4, 5)),
         (LocalDP(5.0), (1, 2, 3, 4, 5, 6)),
     ):
-        assert fit(scores, labels, privacy=privacy).noise_.bits == bits
+        height = 10 if bits[-1] == 10 else "auto"
+        assert fit(scores, labels, privacy=privacy, height=height).noise_.bits == bits
     for eps, height in ((2.0, 4), (3.0, 5), (4.0, 6)):
         hist = fit(scores, labels, privacy=LocalDP(eps), space="prob")
         assert hist.grid.height == height
@@ -121,7 +123,9 @@ def test_noise_grows_with_the_bound(draw_scores, limit):
     scores, labels = draw_scores(500)
     ids = np.arange(500) % 50
     privacy = DistributedDP(3.0)
-    hist = fit(scores, labels, ids, privacy=privacy, max_examples_per_client=limit)
+    hist = fit(
+        scores, labels, ids, privacy=privacy, max_examples_per_client=limit, height=10
+    )
     # Discrete Laplace noise with eps over three levels and `limit` rows.
     q = np.exp(-1.0 / limit)
     for law in hist.noise_.levels:
@@ -209,17 +213,19 @@ def test_merge_adds_counts_and_variances(draw_scores, privacy):
 
 def test_a_merged_report_claims_no_more_than_both_have(draw_scores):
     scores, labels = draw_scores(600)
-    plain = fit(scores, labels, privacy=DistributedDP(1.0))
-    twice = fit(scores, labels, privacy=DistributedDP(1.0, adjacency="replace"))
+    plain = fit(scores, labels, height=4, privacy=DistributedDP(1.0))
+    twice = fit(
+        scores, labels, height=4, privacy=DistributedDP(1.0, adjacency="replace")
+    )
     for one, other in ((plain, twice), (twice, plain)):
         with pytest.raises(ValueError, match="differ in adjacency"):
             one.merge(other)
-    real = fit(scores, labels, privacy=DistributedDP(1.0), random_state=None)
+    real = fit(scores, labels, height=4, privacy=DistributedDP(1.0), random_state=None)
     for merged in (real.merge(plain), plain.merge(real)):
         assert merged.privacy_.seeded and not merged.privacy_.secure
         assert "SIMULATED, seeded" in repr(merged.privacy_)
-    wide = fit(scores, labels, privacy=CentralDP(2.0), random_state=None)
-    narrow = fit(scores, labels, privacy=CentralDP(1.0))
+    wide = fit(scores, labels, height=4, privacy=CentralDP(2.0), random_state=None)
+    narrow = fit(scores, labels, height=4, privacy=CentralDP(1.0))
     for merged in (wide.merge(narrow), narrow.merge(wide)):
         assert merged.privacy_.eps == 2.0 and not merged.privacy_.secure
     with pytest.raises(TypeError, match="pass another ScoreHistogram"):
@@ -274,7 +280,9 @@ def test_noise_is_what_the_model_says(draw_scores):
     exact = fit(scores, labels, levels=(2, 6, 10))
     found = []
     for seed in range(40):
-        hist = fit(scores, labels, privacy=DistributedDP(1.0), random_state=seed)
+        hist = fit(
+            scores, labels, privacy=DistributedDP(1.0), height=10, random_state=seed
+        )
         found += [a - b for a, b in zip(hist.totals, exact.totals, strict=True)]
     noise = np.concatenate([part.ravel() for part in found])
     assert noise.var() == pytest.approx(hist.noise_.levels[0].variance, rel=0.05)
