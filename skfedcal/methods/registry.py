@@ -291,6 +291,27 @@ BUILT_IN: tuple[Method, ...] = (
         exempt=_BIASES,
     ),
     Method(
+        word="shape",
+        estimator="skfedcal.methods.shape.estimator:FedShapeCalibrator",
+        algorithms=(
+            Algorithm(
+                name="shape.newton/1",
+                path="skfedcal.methods.shape.rounds:MapNewton",
+                cases=({}, {"kinds": ("T", "S", "B", "BS", "SM"), "choose": True}),
+            ),
+        ),
+        map="skfedcal.methods.shape.map:shared_shape",
+        command="shape",
+        options=("class_prior",),
+        facts={"shape": "shape_"},
+        compared=True,
+        cases=(
+            Case({}, _BIASES),
+            Case({"keep_order": True}),
+            Case({"matrix": True}, _BIASES),
+        ),
+    ),
+    Method(
         word="bbq",
         estimator="skfedcal.methods.bins.estimator:FedBBQCalibrator",
         algorithms=("bins.counts/1",),

@@ -256,11 +256,11 @@ class FedBiasTempCalibrator(BaseCalibrator):
             raise ValueError(f"temperature_={self.temperature_!r} is not positive")
         if type(self.converged_) is not bool:
             raise ValueError(f"converged_={self.converged_!r} is not true or false")
-        _check_table("bias_", self.bias_, (n_classes,), 2 * BIAS_BOUND)
+        check_table("bias_", self.bias_, (n_classes,), 2 * BIAS_BOUND)
         if (self.residual is None) != (self.residual_ is None):
             raise ValueError("residual_ does not match the parameter residual")
         if self.residual_ is not None:
-            _check_table("residual_", self.residual_, (n_classes, N_BINS), 1.0)
+            check_table("residual_", self.residual_, (n_classes, N_BINS), 1.0)
 
     def _calibrate(self, logits: Array) -> Array:
         if self.residual_ is not None and self.residual_.any():
@@ -292,7 +292,8 @@ def checked_prior(class_prior: ArrayLike | None, n_classes: int) -> tuple[float,
     return tuple((prior / prior.sum()).tolist())
 
 
-def _check_table(name: str, value: Array, shape: tuple[int, ...], bound: float) -> None:
+def check_table(name: str, value: Array, shape: tuple[int, ...], bound: float) -> None:
+    """Raise ValueError unless a restored table has this shape and finite entries."""
     if value.shape != shape or value.dtype != np.float64:
         raise ValueError(f"{name} has a wrong shape or type")
     if not (np.abs(value) <= bound).all():
