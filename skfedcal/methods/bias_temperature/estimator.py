@@ -18,6 +18,13 @@ from skfedcal.methods.bias_temperature.rounds import (
     BiasTemperaturePosterior,
     BiasTemperatureResidual,
 )
+from skfedcal.methods.shape.noisy_rounds import (
+    MAP_SIGNAL,
+    SHARES_BIAS,
+    SHARES_TEMPERATURE,
+    planned_stages,
+)
+from skfedcal.methods.temperature.posterior import MIN_SIGNAL
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, InputType, Seed
@@ -166,7 +173,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any] | None:
         prior = checked_prior(self.class_prior, setting.n_classes)
         if setting.private:
             return self._private_algorithm(setting, prior)
@@ -182,12 +189,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
 
     def _private_algorithm(
         self, setting: FitSetting, prior: tuple[float, ...]
-    ) -> FederatedAlgorithm[Any]:
-        if setting.unit == "example":
-            raise ValueError(
-                "FedBiasTempCalibrator has no sensitivity bound for one example; use "
-                "unit='client', or FedTempCalibrator."
-            )
+    ) -> FederatedAlgorithm[Any] | None:
         if self.residual is not None:
             raise ValueError(
                 f"residual={self.residual!r} needs exact sums; leave it out, or fit "
@@ -199,6 +201,18 @@ class FedBiasTempCalibrator(BaseCalibrator):
                 "class_prior='private' needs a separate round, and n_rounds=1 leaves "
                 "none for the fit. Use more rounds, or pass the class frequencies."
             )
+        signal = setting.signal(5)
+        if setting.unit == "example" and self.clip != "auto":
+            raise ValueError(
+                f"clip={self.clip!r} is a bound for clients; leave it out with "
+                "unit='example'."
+            )
+        if signal < MIN_SIGNAL:
+            return None
+        if signal < MAP_SIGNAL and self.clip == "auto":
+            return planned_stages(signal, SHARES_TEMPERATURE)
+        if setting.unit == "example":
+            return planned_stages(signal, SHARES_BIAS, prior)
         bound = {} if self.clip == "auto" else {"clip": float(self.clip)}
         return BiasTemperaturePosterior(
             prior=prior,
@@ -209,6 +223,8 @@ class FedBiasTempCalibrator(BaseCalibrator):
 
     def _set_state(self, state: Any) -> None:
         order = self._class_map.order
+        if state is None:  # nobody was asked
+            state = BiasTemperaturePosterior().init(len(order))
         self.temperature_ = float(state.temperature)
         self.bias_ = np.asarray(state.bias, dtype=np.float64)[order]
         self.residual_ = None

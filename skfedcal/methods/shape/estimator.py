@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,7 +14,13 @@ from skfedcal.methods.base import BaseCalibrator, FitSetting
 from skfedcal.methods.bias_temperature.estimator import check_table, checked_prior
 from skfedcal.methods.scaling.estimator import in_order
 from skfedcal.methods.shape.features import N_FEATURES, map_scores
+from skfedcal.methods.shape.noisy_rounds import (
+    ShapePosterior,
+    planned_stages,
+    stage_weights,
+)
 from skfedcal.methods.shape.rounds import MANY_CLASSES, MAX_BIAS_CLASSES, MapNewton
+from skfedcal.methods.temperature.posterior import MIN_SIGNAL
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, InputType, Seed
@@ -48,9 +55,11 @@ class FedShapeCalibrator(BaseCalibrator):
         many rows.
     keep_order : bool, default=False
         Guarantee that the order of classes, and so the accuracy, does not change.
-    class_prior : 'uniform', array-like of shape (n_classes,) or None, default=None
+    class_prior : 'uniform', 'private', array-like of shape (n_classes,) or None, \
+            default=None
         Public class frequencies of the whole population, one per column of X; only used
-        with `eps` and biases, where they remove the label skew of clients.
+        with `eps` and biases, where they remove the label skew of clients. 'private' or
+        None: they are not known.
     delta : float, default=None
         Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
@@ -141,7 +150,7 @@ class FedShapeCalibrator(BaseCalibrator):
         "biases": ["boolean", StrOptions({"auto"})],
         "matrix": ["boolean"],
         "keep_order": ["boolean"],
-        "class_prior": [StrOptions({"uniform"}), "array-like", None],
+        "class_prior": [StrOptions({"uniform", "private"}), "array-like", None],
     }
     _fitted_names = (
         "temperature_",
@@ -159,7 +168,7 @@ class FedShapeCalibrator(BaseCalibrator):
         biases: bool | Literal["auto"] = "auto",
         matrix: bool = False,
         keep_order: bool = False,
-        class_prior: ArrayLike | Literal["uniform"] | None = None,
+        class_prior: ArrayLike | Literal["uniform", "private"] | None = None,
         delta: float | None = None,
         if_improves: bool = True,
         privacy: PrivacyModel | None = None,
@@ -183,11 +192,24 @@ class FedShapeCalibrator(BaseCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any] | None:
         self._check_parts(setting)
         biases = self._uses_biases(setting.n_classes)
+        if setting.private:
+            return self._private_algorithm(setting, biases)
         kind = "SM" if self.matrix else "BS" if biases else "S"
         return MapNewton(kinds=(kind,), keep_order=bool(self.keep_order))
+
+    def _private_algorithm(
+        self, setting: FitSetting, biases: bool
+    ) -> ShapePosterior | None:
+        """Stages by public numbers; None where a release would say too little."""
+        signal = setting.signal(1)
+        if signal < MIN_SIGNAL:
+            return None
+        prior = checked_prior(self.class_prior, setting.n_classes)
+        weights = stage_weights(signal, biases)
+        return planned_stages(signal, weights, prior, bool(self.keep_order))
 
     def _check_parts(self, setting: FitSetting) -> None:
         """Refuse parts of the map that exclude each other."""
@@ -219,13 +241,17 @@ class FedShapeCalibrator(BaseCalibrator):
 
     def _set_state(self, state: Any) -> None:
         order = self._class_map.order
+        # Nobody expects anything where nobody was asked.
+        missing = np.nan if state is not None else 0.0
+        if state is None:
+            state = replace(MapNewton().init(len(order)), kind="none")
         self.temperature_ = float(state.temperature)
         self.shape_ = np.asarray(state.shape, dtype=np.float64)
         self.bias_ = np.asarray(state.bias, dtype=np.float64)[order]
         matrix = state.matrix
         self.matrix_ = None if matrix is None else matrix[np.ix_(order, order)].copy()
         self.converged_ = bool(state.converged)
-        self.expected_gain_ = float(getattr(state, "expected_gain", np.nan))
+        self.expected_gain_ = float(getattr(state, "expected_gain", missing))
         self._bounded = bool(getattr(state, "bounded", False))
 
     def _improves(self) -> bool:

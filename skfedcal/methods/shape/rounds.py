@@ -75,7 +75,8 @@ class MapState(PooledState):
 
     `points`, `asked` and `aims` have one row per map: the best parameters, those that
     are asked for and the Newton step; a row is the change of scale, the shape and the
-    biases. `linear` are the names of these maps, `kind` is the map in use.
+    biases. `linear` are the names of these maps, `kinds` those that are compared, with
+    their mean `losses`, and `kind` is the map in use.
     """
 
     points: Array = field(default_factory=lambda: np.empty((0, 0)))
@@ -89,7 +90,9 @@ class MapState(PooledState):
     stage_rounds: int = 0
     kind: str = "none"
     chosen: bool = False
+    kinds: str = ""
     linear: str = ""
+    held_back: bool = False
     keep_order: bool = False
     n_rows: float = 0.0
     losses: Array = field(default_factory=lambda: np.empty(0))
@@ -197,6 +200,7 @@ class MapNewton:
             gains=np.full(len(zero), np.inf),
             active=np.ones(len(zero), dtype=bool),
             kind=self.linear[0],
+            kinds=" ".join(self.kinds),
             linear=" ".join(self.linear),
             keep_order=self.keep_order,
         )
@@ -467,7 +471,13 @@ class MapNewton:
             best = i if better else best
         kind = names[best]
         state = replace(
-            state, kind=kind, chosen=True, losses=means, errors=errors, stage_rounds=0
+            state,
+            kind=kind,
+            chosen=True,
+            held_back=not whole,
+            losses=means,
+            errors=errors,
+            stage_rounds=0,
         )
         if whole or kind == "none":
             return replace(state, stage=_DONE)
