@@ -343,7 +343,7 @@ def _exact_choice(setting: FitSetting, keep_order: bool, partial: bool) -> Choic
         if keep_order or n_rounds < _ROUNDS_BIAS:
             return Choice(FedTempCalibrator, reason, {"solver": "grid"})
         return Choice(FedBiasTempCalibrator, reason)
-    kinds = ("T", "S")
+    kinds: tuple[str, ...] = ("T", "S")
     if not keep_order and setting.n_classes < MANY_CLASSES:
         kinds += ("B", "BS")
         if setting.n_classes <= _MATRIX_CLASSES and n_rounds >= MIN_ROUNDS_MATRIX:

@@ -12,8 +12,8 @@ from skfedcal._sklearn_compat import StrOptions
 from skfedcal.exceptions import CalibrationWarning
 from skfedcal.methods.base import BaseCalibrator, FitSetting
 from skfedcal.methods.bias_temperature.estimator import check_table, checked_prior
-from skfedcal.methods.scaling.estimator import in_order
-from skfedcal.methods.shape.features import N_FEATURES, map_scores
+from skfedcal.methods.scaling.estimator import keep_ranks
+from skfedcal.methods.shape.features import N_FEATURES
 from skfedcal.methods.shape.noisy_rounds import (
     ShapePosterior,
     planned_stages,
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.privacy.ledger import PrivacyLedger
     from skfedcal.privacy.models import PrivacyModel
-
-# Entries that are mapped at a time.
-_CELLS = 1 << 17
 
 # Bounds on the numbers of a saved map, far beyond those of a fit.
 _LARGEST = 1e6
@@ -287,23 +284,6 @@ class FedShapeCalibrator(BaseCalibrator):
         if self.matrix_ is not None:
             check_table("matrix_", self.matrix_, (n_classes, n_classes), _LARGEST)
 
-    def _calibrate(self, logits: Array) -> Array:
-        order = self._class_map.order
-        bias, matrix = np.empty_like(self.bias_), self.matrix_
-        bias[order] = self.bias_
-        if matrix is not None:
-            matrix = np.empty_like(matrix)
-            matrix[np.ix_(order, order)] = self.matrix_
-        n_rows = max(1, _CELLS // logits.shape[1])
-        for start in range(0, len(logits), n_rows):
-            part = logits[start : start + n_rows]
-            scores = map_scores(part.T, self.temperature_, self.shape_, bias, matrix)
-            if self.keep_order:
-                # Rounding may exchange two classes that are almost equal.
-                ranks = np.argsort(-part.T, axis=0, kind="stable")
-                values = np.take_along_axis(scores, ranks, axis=0)
-                np.minimum.accumulate(values, axis=0, out=values)
-                ordered = np.take_along_axis(part.T, ranks, axis=0)
-                np.put_along_axis(scores, ranks, in_order(values, ordered), axis=0)
-            part[...] = scores.T
-        return logits
+    def _rounded(self, values: Array, logits: Array) -> Array:
+        # Rounding may exchange two classes that are almost equal.
+        return keep_ranks(values, logits) if self.keep_order else values

@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skfedcal._numerics import MAX_SPAN
 from skfedcal.contract import Array
-from skfedcal.methods.bias_temperature.rounds import log_softmax_columns
-from skfedcal.methods.scaling.families import MatrixMap, canonical
 
 # Least argument of the features, and what keeps their logarithms finite.
 FLOOR, SOFT = -12.0, 0.01
@@ -89,37 +86,4 @@ def order_keeping(theta: Array) -> Array:
     if lowest >= _LEAST_SLOPE - 1:
         return theta
     out: Array = theta * ((1 - _LEAST_SLOPE) / -lowest)
-    return out
-
-
-def map_scores(
-    logits: Array,
-    temperature: float,
-    theta: Array,
-    bias: Array,
-    matrix: Array | None = None,
-) -> Array:
-    """Calibrated logits of the whole map.
-
-    Parameters
-    ----------
-    logits : ndarray of shape (n_classes, n_rows)
-        Centred logits.
-    temperature : float
-        The temperature.
-    theta : ndarray of shape (3,)
-        Weights of phi.
-    bias : ndarray of shape (n_classes,)
-        Biases, added at the end.
-    matrix : ndarray of shape (n_classes, n_classes), default=None
-        Matrix that is applied to rows of mean 0 after the shape.
-    """
-    with np.errstate(over="ignore"):  # a far lower logit is -inf: probability 0
-        logs = log_softmax_columns(logits.astype(np.float64) / temperature)
-    out = shaped(logs, theta)
-    if matrix is not None:
-        out[logits < -MAX_SPAN] = -np.inf
-        params = np.concatenate([matrix.T.ravel(), np.zeros(len(matrix))])
-        out = MatrixMap().logits(params, canonical(out.T))
-    out += bias[:, None]
     return out

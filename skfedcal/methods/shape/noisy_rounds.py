@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from math import exp, log, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -521,7 +522,7 @@ def _unit(values: Array) -> Array:
     return values / length if length else values
 
 
-def _shared(state: PosteriorState) -> dict[str, object]:
+def _shared(state: PosteriorState) -> dict[str, Any]:
     """Fields of the temperature's posterior."""
     return {f.name: getattr(state, f.name) for f in fields(PosteriorState)}
 

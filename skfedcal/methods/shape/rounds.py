@@ -18,7 +18,6 @@ from skfedcal._numerics import MAX_SPAN
 from skfedcal.clients.dataset import Block, FederatedDataset
 from skfedcal.contract import Array, Arrays, BlockSpec, Field, Form, Sums
 from skfedcal.methods.bias_temperature.bias_moments import BIAS_BOUND
-from skfedcal.methods.bias_temperature.rounds import log_softmax_columns
 from skfedcal.methods.own_rows import held_back_rows
 from skfedcal.methods.scaling.families import MatrixMap, canonical
 from skfedcal.methods.scaling.rounds import PooledFit, PooledState
@@ -548,7 +547,8 @@ def row_log_proba(block: Block, scale: float) -> Array:
         gaps -= gaps.max(axis=0, initial=-np.inf)
     np.maximum(gaps, -MAX_SPAN, out=gaps)
     gaps *= scale
-    return log_softmax_columns(gaps)
+    gaps -= np.log(row_sums(np.exp(gaps), True))
+    return gaps
 
 
 def _shaped_rows(

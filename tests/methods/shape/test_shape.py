@@ -20,8 +20,8 @@ from skfedcal.methods.own_rows import held_back_rows
 from skfedcal.methods.shape.features import (
     SHAPE_SD,
     WHITEN,
-    map_scores,
     order_keeping,
+    shaped,
     whitened_features,
 )
 from skfedcal.methods.shape.rounds import MapNewton
@@ -170,7 +170,7 @@ def test_the_bound_on_the_order_is_not_too_strict():
     assert order_keeping(small) is small
     large = np.array([-1.5, 0.0, 0.0])
     np.testing.assert_allclose(order_keeping(large), [-0.95, 0, 0])
-    scores = map_scores(np.log([[0.6], [0.4]]), 1.0, large, np.zeros(2))
+    scores = shaped(np.log([[0.6], [0.4]]), large)
     assert scores[0, 0] < scores[1, 0]
 
 
