@@ -308,7 +308,7 @@ BUILT_IN: tuple[Method, ...] = (
         map="skfedcal.methods.shape.map:shared_shape",
         command="shape",
         options=("class_prior",),
-        facts={"shape": "shape_"},
+        facts={"temperature": "temperature_"},
         compared=True,
         cases=(
             Case({}, _BIASES),
