@@ -13,13 +13,13 @@ from skfedcal.exceptions import CalibrationWarning
 from skfedcal.methods.base import BaseCalibrator, FitSetting
 from skfedcal.methods.bias_temperature.estimator import check_table, checked_prior
 from skfedcal.methods.scaling.estimator import keep_ranks
-from skfedcal.methods.shape.features import N_FEATURES
 from skfedcal.methods.shape.noisy_rounds import (
     ShapePosterior,
     planned_stages,
     stage_weights,
 )
 from skfedcal.methods.shape.rounds import MANY_CLASSES, MAX_BIAS_CLASSES, MapNewton
+from skfedcal.methods.shape.shape_features import N_FEATURES
 from skfedcal.methods.temperature.posterior import MIN_SIGNAL
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class FedShapeCalibrator(BaseCalibrator):
     delta : float, default=None
         Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
+    clip : 'auto', default='auto'
+        Bounds on contributions follow public rules; there is nothing to set.
     if_improves : bool, default=True
         With `eps`, return the input unchanged if no gain is expected (`improves_`).
     privacy : CentralDP or SecureAggregation, default=None
@@ -145,6 +147,7 @@ class FedShapeCalibrator(BaseCalibrator):
     _parameter_constraints = {
         **BaseCalibrator._parameter_constraints,
         "biases": ["boolean", StrOptions({"auto"})],
+        "clip": [StrOptions({"auto"})],
         "matrix": ["boolean"],
         "keep_order": ["boolean"],
         "class_prior": [StrOptions({"uniform", "private"}), "array-like", None],
@@ -167,6 +170,7 @@ class FedShapeCalibrator(BaseCalibrator):
         keep_order: bool = False,
         class_prior: ArrayLike | Literal["uniform", "private"] | None = None,
         delta: float | None = None,
+        clip: Literal["auto"] = "auto",
         if_improves: bool = True,
         privacy: PrivacyModel | None = None,
         ledger: PrivacyLedger | None = None,
@@ -181,6 +185,7 @@ class FedShapeCalibrator(BaseCalibrator):
         self.keep_order = keep_order
         self.class_prior = class_prior
         self.delta = delta
+        self.clip = clip
         self.if_improves = if_improves
         self.privacy = privacy
         self.ledger = ledger

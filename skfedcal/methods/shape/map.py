@@ -9,7 +9,7 @@ import numpy as np
 from skfedcal._numerics import MAX_SPAN
 from skfedcal.export.graph import log_softmax
 from skfedcal.methods.scaling.map import canonical
-from skfedcal.methods.shape.features import FLOOR, SOFT
+from skfedcal.methods.shape.shape_features import FLOOR, SOFT
 
 if TYPE_CHECKING:
     from skfedcal.export.graph import Value

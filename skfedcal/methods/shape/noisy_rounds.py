@@ -22,14 +22,14 @@ from skfedcal.methods.bias_temperature.rounds import (
     label_counts,
     label_offsets,
 )
-from skfedcal.methods.shape.features import (
+from skfedcal.methods.shape.rounds import row_log_proba
+from skfedcal.methods.shape.shape_features import (
     N_FEATURES,
     SHAPE_SD,
     order_keeping,
     raw_shape,
     whitened_features,
 )
-from skfedcal.methods.shape.rounds import row_log_proba
 from skfedcal.methods.temperature import posterior
 from skfedcal.methods.temperature.moments import row_sums
 from skfedcal.methods.temperature.posterior import CURVATURE_UNIT

@@ -21,7 +21,7 @@ from skfedcal.methods.bias_temperature.bias_moments import BIAS_BOUND
 from skfedcal.methods.own_rows import held_back_rows
 from skfedcal.methods.scaling.families import MatrixMap, canonical
 from skfedcal.methods.scaling.rounds import PooledFit, PooledState
-from skfedcal.methods.shape.features import (
+from skfedcal.methods.shape.shape_features import (
     N_FEATURES,
     SHAPE_SD,
     order_keeping,

@@ -17,14 +17,14 @@ from skfedcal import (
 )
 from skfedcal.exceptions import CalibrationWarning
 from skfedcal.methods.own_rows import held_back_rows
-from skfedcal.methods.shape.features import (
+from skfedcal.methods.shape.rounds import MapNewton
+from skfedcal.methods.shape.shape_features import (
     SHAPE_SD,
     WHITEN,
     order_keeping,
     shaped,
     whitened_features,
 )
-from skfedcal.methods.shape.rounds import MapNewton
 
 
 def phi(logs):
