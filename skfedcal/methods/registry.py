@@ -298,7 +298,7 @@ BUILT_IN: tuple[Method, ...] = (
             Algorithm(
                 name="shape.newton/1",
                 path="skfedcal.methods.shape.rounds:MapNewton",
-                cases=({}, {"kinds": ("T", "S", "B", "BS", "SM"), "choose": True}),
+                cases=({}, {"kinds": ("T", "S"), "choose": True}),
             ),
             Algorithm(
                 name="shape.posterior/1",
