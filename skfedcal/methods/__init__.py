@@ -29,6 +29,9 @@ if TYPE_CHECKING:  # ruff: isort: off
     from skfedcal.methods.score_curves.estimator import (
         FedHistogramCalibrator as FedHistogramCalibrator,
     )
+    from skfedcal.methods.shape.estimator import (
+        FedShapeCalibrator as FedShapeCalibrator,
+    )
     from skfedcal.methods.temperature.estimator import (
         FedTempCalibrator as FedTempCalibrator,
         client_temperatures as client_temperatures,

@@ -9,6 +9,7 @@ from numpy.testing import assert_array_equal
 
 from skfedcal import (
     FedAccTempCalibrator,
+    FedAutoCalibrator,
     FedBinCalibrator,
     FedTempCalibrator,
     FedTopBinCalibrator,
@@ -39,10 +40,13 @@ def write(path, **arrays):
 @pytest.mark.parametrize(
     ("words", "estimator"),
     [
-        ([], FedTempCalibrator()),
-        (["--solver", "grid"], FedTempCalibrator(solver="grid")),
-        (["--eps", "none"], FedTempCalibrator()),
-        (["--eps", "1", "--seed", "3"], FedTempCalibrator(eps=1, random_state=3)),
+        ([], FedAutoCalibrator()),
+        (
+            ["--method", "temp", "--solver", "grid"],
+            FedTempCalibrator(solver="grid"),
+        ),
+        (["--eps", "none"], FedAutoCalibrator()),
+        (["--eps", "1", "--seed", "3"], FedAutoCalibrator(eps=1, random_state=3)),
         (["--method", "bin", "--n-bins", "7"], FedBinCalibrator(n_bins=7)),
         (["--method", "acctemp"], FedAccTempCalibrator()),
         (["--method", "topbin", "--n-bins", "7"], FedTopBinCalibrator(n_bins=7)),
@@ -69,7 +73,8 @@ def test_the_file_predicts_what_the_estimator_predicts(
 
 
 def test_the_summary_says_what_was_fitted_and_spent(run_json, federation_file):
-    data, calibrator = fit(run_json, federation_file, "--eps", "1")
+    words = ("--method", "temp", "--eps", "1")
+    data, calibrator = fit(run_json, federation_file, *words)
     assert data == {
         "method": "temp",
         "temperature": calibrator.temperature_,
@@ -110,7 +115,8 @@ def test_a_map_that_is_not_used_is_told(run, federation_file, tmp_path):
 
 def test_the_text_of_a_fit(run, federation_file, tmp_path):
     output = tmp_path / "cal.json"
-    code, out, lines = run("fit", federation_file, "--eps", "1", "-o", output)
+    words = ["--method", "temp", "--eps", "1", "-o", output]
+    code, out, lines = run("fit", federation_file, *words)
     pairs = dict(line.split("  ", 1) for line in out.splitlines())
     pairs = {name: value.strip() for name, value in pairs.items()}
     assert code == 0
@@ -149,9 +155,9 @@ def test_splits(run_json, federation_file):
     fed = load_federation(federation_file)
     _, auto = fit(run_json, federation_file)
     _, val = fit(run_json, federation_file, "--split", "val")
-    assert auto.temperature_ == val.temperature_
+    assert auto.reason_ == val.reason_
     data, test = fit(run_json, federation_file, "--split", "test")
-    assert test.temperature_ != val.temperature_
+    assert test.reason_ != val.reason_
     assert (data["rows"], data["clients"]) == (len(fed.labels), 1)
     data, arrays = predict(run_json, federation_file, "--split", "val")
     assert_array_equal(arrays["labels"], fed.val.labels)
@@ -173,7 +179,7 @@ def test_binary_forms_give_the_same_probabilities(run_json, tmp_path, form):
     }[form]
     labels = (rng.random(200) < 1 / (1 + np.exp(-odds / 2))).astype(int)
     path = write(tmp_path / "model.npz", labels=labels, **arrays)
-    _, calibrator = fit(run_json, path)
+    _, calibrator = fit(run_json, path, "--method", "temp")
     _, out = predict(run_json, path)
     expected = 1 / (1 + np.exp(-odds / calibrator.temperature_))
     np.testing.assert_allclose(out["proba"][:, 1], expected, rtol=1e-9)
@@ -274,7 +280,7 @@ def test_the_ledger_adds_up_and_refuses(run_json, fails, federation_file, tmp_pa
     assert "kept under the budget (1.2, 1e-05)" in error
     loose = [*words[:-2], "5", "1e-5"]
     assert "kept under" in fails("fit", federation_file, *loose, "-o", tmp_path / "c3")
-    ledger.write_text(ledger.read_text().replace("FedTemp", "FedTamp"))
+    ledger.write_text(ledger.read_text().replace("FedAuto", "FedAuta"))
     error = fails("fit", federation_file, *words, "-o", output, "--force")
     assert "does not match its hash" in error
 

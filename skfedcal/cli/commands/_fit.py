@@ -65,9 +65,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     method.add_argument(
         "--method",
         choices=METHODS,
-        default="temp",
+        default="auto",
         metavar="NAME",
-        help=f"{', '.join(METHODS)} (default: temp)",
+        help=f"{', '.join(METHODS)} (default: auto)",
     )
     method.add_argument(
         "--solver",
@@ -83,8 +83,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--class-prior",
         type=class_prior,
         metavar="P",
-        help="class frequencies of the whole population, for biastemp and auto under "
-        "--eps: uniform, private, or comma-separated numbers (default: unknown)",
+        help="class frequencies of the whole population, for auto, shape and "
+        "biastemp under --eps: uniform, private, or comma-separated numbers (default: "
+        "unknown)",
     )
     method.add_argument(
         "--n-bins",

@@ -1,10 +1,10 @@
-"""FedAutoCalibrator: choose a calibrator from public values."""
+"""FedAutoCalibrator: choose a map by held-back loss, or from public values."""
 
 from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field
-from math import sqrt
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from skfedcal._docs import documented
@@ -15,7 +15,17 @@ from skfedcal.methods.bias_temperature.estimator import (
     FedBiasTempCalibrator,
     checked_prior,
 )
+from skfedcal.methods.shape.estimator import FedShapeCalibrator
+from skfedcal.methods.shape.noisy_rounds import MAP_SIGNAL
+from skfedcal.methods.shape.rounds import (
+    MANY_CLASSES,
+    MIN_ROUNDS,
+    MIN_ROUNDS_MATRIX,
+    MapNewton,
+    MapState,
+)
 from skfedcal.methods.temperature.estimator import FedTempCalibrator
+from skfedcal.methods.temperature.posterior import MIN_SIGNAL
 from skfedcal.methods.temperature.rounds import TemperatureGrid
 
 if TYPE_CHECKING:
@@ -27,55 +37,61 @@ if TYPE_CHECKING:
     from skfedcal.privacy.models import PrivacyModel
 
 
-# Rounds, without noise. A temperature and the biases take 3 to 5 rounds on the outputs
-# of real networks, the bins two more, the last of which may be dropped. After 3 rounds
-# the log loss with biases was within 5e-4 of the optimum on seven networks; after 2 it
-# was not.
-_ROUNDS_BIAS, _ROUNDS_BINS = 3, 6
+# Rounds of a temperature and biases, without noise: after 3 the log loss was within
+# 5e-4 of the optimum on seven networks; after 2 it was not.
+_ROUNDS_BIAS = 3
 
-# Rounds under noise: with fewer the biases are measured far from the temperature.
-_ROUNDS_PRIVATE = 3
+# Rounds under noise: with fewer one of the stages of a map would have none.
+_ROUNDS_PRIVATE = 4
 
-# From this many classes on a class seldom has the rows for a bias of its own: at 100
-# classes with 50 rows each this ridge was better by 0.006 in log loss, at 10 it changed
-# nothing.
-_MANY_CLASSES, _RIDGE = 50, 1e-3
-
-# Under noise, 15, 24 and 51 clients were better off with a temperature at every eps up
-# to 3; about 100 clients with biases from a signal of 10 on, if the class frequencies
-# were known. Residuals that are not adjusted to them carry the skew of the clients.
-_CLIENTS, _SIGNAL_PRIOR, _SIGNAL_PLAIN = 60, 10.0, 40.0
-
-# The number of classes that the signal was measured at; noise grows with the root.
-_CLASSES = 10
+# Most classes for which a matrix is tried.
+_MATRIX_CLASSES = 20
 
 # What a method fitted on its own has, beside its own results.
 _SHARED = ("_class_map", "classes_", "n_features_in_", "feature_names_in_", "improves_",
            "n_clients_", "n_rounds_", "privacy_", "history_")  # fmt: skip
 
-_METHODS = (FedTempCalibrator, FedBiasTempCalibrator)
+_METHODS = (FedTempCalibrator, FedBiasTempCalibrator, FedShapeCalibrator)
+
+# Calibrators of the maps that are compared without noise.
+_MAPS: dict[str, tuple[type[BaseCalibrator], dict[str, Any]]] = {
+    "none": (FedTempCalibrator, {}),
+    "T": (FedTempCalibrator, {}),
+    "S": (FedShapeCalibrator, {"biases": False}),
+    "B": (FedBiasTempCalibrator, {}),
+    "BS": (FedShapeCalibrator, {"biases": True}),
+    "SM": (FedShapeCalibrator, {"matrix": True}),
+}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A calibrator, the options that differ from its defaults, and why."""
+    """A calibrator, the options that differ from its defaults, and why.
+
+    With `kinds` it is one of several maps, which the clients' held-back rows decide.
+    """
 
     estimator: type[BaseCalibrator]
     reason: str
     options: dict[str, Any] = field(default_factory=dict)
+    kinds: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        if self.kinds:
+            one = (str(Choice(_MAPS[k][0], "", _MAPS[k][1])) for k in self.kinds)
+            return "one of none, " + ", ".join(one)
         shown = (f"{name}={_text(value)}" for name, value in self.options.items())
         return f"{self.estimator.__name__}({', '.join(shown)})"
 
 
 @documented
 class FedAutoCalibrator(BaseCalibrator):
-    """Choose between temperature and class biases from public numbers, then fit.
+    """Choose a calibration map, explain the choice, and fit it; the usual way to start.
 
-    The choice is made before any client is asked. It depends on the number of clients,
-    classes and rounds, on the budget and on the parameters, and on no row or label: it
-    costs no privacy. One fit is one run of the chosen method.
+    Without `eps` the clients' held-back rows decide, and the input is returned where no
+    map is better than it. With `eps` the choice is made before any client is asked. It
+    then depends on the number of clients, classes and rounds, on the budget and on the
+    parameters, and on no row or label: it costs no privacy. One fit is one run.
 
     Parameters
     ----------
@@ -85,56 +101,77 @@ class FedAutoCalibrator(BaseCalibrator):
     class_prior : 'uniform', 'private', array-like of shape (n_classes,) or None, \
             default=None
         Public class frequencies of the whole population, one per column of X; only used
-        with `eps`. 'private' estimates them with a part of the budget; None: they are
-        not known.
+        with `eps`. 'private' or None: they are not known.
+    strict : bool, default=False
+        Without `eps`, take a map with more numbers only if it is better on held-back
+        rows by one standard error; False takes the better one.
     delta
     clip : float or 'auto', default='auto'
         Passed to the chosen method, which defines the meaning of a number; 'auto' is a
-        public constant.
-    if_improves, privacy, ledger, classes, input_type, runner, random_state
+        public constant. Only a temperature has one.
+    if_improves : bool, default=True
+        With `eps`, return the input unchanged if no gain is expected (`improves_`).
+    privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
     choice_ : str
-        The chosen calibrator with its options, as it would be written.
+        The chosen calibrator with its options, as it would be written; 'none' if the
+        input is returned because no map was better on held-back rows.
     reason_ : str
-        Reason of the choice, with its numbers.
-    calibrator_ : FedTempCalibrator or FedBiasTempCalibrator
+        Reason of the choice in one sentence, with its numbers.
+    calibrator_ : FedTempCalibrator, FedShapeCalibrator or FedBiasTempCalibrator
         The chosen calibrator, fitted; predicts the same.
-    classes_, improves_, n_clients_, n_rounds_, privacy_, history_
+    classes_ : ndarray of shape (n_classes,)
+        Sorted labels; the order of the columns of `predict_proba`.
+    improves_ : bool
+        With `eps`, whether a gain is expected; always True without `eps`.
+    n_clients_, n_rounds_ : int
+        Clients seen and rounds run.
+    privacy_ : PrivacyReport
+        The guarantee of this fit.
+    history_ : list of RoundRecord
+        Privacy cost of each round and the values that the server received.
 
     See Also
     --------
-    FedBiasTempCalibrator : Class biases and a temperature.
     FedTempCalibrator : Temperature alone.
+    FedShapeCalibrator : Temperature, shared shape, and biases or a matrix.
+    FedBiasTempCalibrator : Class biases and a temperature.
 
     Notes
     -----
-    Without `eps`: class biases, a temperature and residual bins; without the bins if
-    the runner allows fewer than 6 rounds, a temperature if fewer than 3. With partial
-    cohorts the choice is ``solver='grid'``, which accumulates the sums of all rounds;
-    Newton steps, also those of the biases, would follow an optimum that changes with
-    the cohort.
+    Without `eps` the candidates are the input, a temperature (T), a shared shape (S),
+    class biases (B), both (BS), and a matrix on top of the shape (SM). Each client
+    holds back a fifth of its rows by a public hash. All maps are fitted to the other
+    rows in the same rounds; then clients send summed losses of held-back rows, and sums
+    of squared differences. From few numbers to many, a map must be better than the best
+    so far. The chosen one is fitted further with all rows. SM needs 100 rows per class,
+    at most 20 classes, and a held-back loss of 0.1; biases are left out from 50 classes
+    on. Below 100 rows nothing is held back: the choice is between T and the input.
+    Fewer than 11 rounds leave out SM; fewer than 6 allow no comparison, and the choice
+    is B, or T below 3. With partial cohorts it is ``solver='grid'``, which accumulates
+    the sums of all rounds.
 
-    With `eps`: for K clients, c classes and a budget of mu in Gaussian differential
-    privacy the signal is ``K mu / max(1, sqrt(c / 10))``. Biases are chosen from 60
-    clients and a signal of 10 on if the class frequencies are known, of 40 on if they
-    are not. A temperature is chosen below that, for ``unit='example'``, where fewer
-    than 3 rounds are allowed, and where a round leaves clients out.
+    With `eps` the signal is ``K mu`` for K clients (or rows, with ``unit='example'``)
+    and a budget of mu in Gaussian differential privacy. Below 1 nobody is asked. From 8
+    on the choice is a shape with biases, see `FedShapeCalibrator`; a temperature below
+    that, where fewer than 4 rounds are allowed, and where a round leaves clients out.
 
     Examples
     --------
     >>> from skfedcal import FedAutoCalibrator, make_federation
-    >>> fed = make_federation(n_clients=50, random_state=0)
+    >>> fed = make_federation(n_clients=50, class_bias=1.0, random_state=0)
     >>> FedAutoCalibrator().fit(fed.clients).choice_
-    "FedBiasTempCalibrator(residual='bins')"
-    >>> FedAutoCalibrator(eps=1.0).explain(n_clients=50, n_classes=10)[0]
+    'FedBiasTempCalibrator()'
+    >>> FedAutoCalibrator(eps=0.5).explain(n_clients=50, n_classes=10)[0]
     'FedTempCalibrator()'
     """
 
     _parameter_constraints = {
         **BaseCalibrator._parameter_constraints,
         "keep_order": ["boolean"],
+        "strict": ["boolean"],
         "class_prior": [StrOptions({"uniform", "private"}), "array-like", None],
     }
     _fitted_names = ("choice_", "reason_", "calibrator_")
@@ -145,6 +182,7 @@ class FedAutoCalibrator(BaseCalibrator):
         *,
         keep_order: bool = False,
         class_prior: ArrayLike | Literal["uniform", "private"] | None = None,
+        strict: bool = False,
         delta: float | None = None,
         clip: float | Literal["auto"] = "auto",
         if_improves: bool = True,
@@ -158,6 +196,7 @@ class FedAutoCalibrator(BaseCalibrator):
         self.eps = eps
         self.keep_order = keep_order
         self.class_prior = class_prior
+        self.strict = strict
         self.delta = delta
         self.clip = clip
         self.if_improves = if_improves
@@ -174,7 +213,7 @@ class FedAutoCalibrator(BaseCalibrator):
         Parameters
         ----------
         n_clients : int
-            Number of clients.
+            Number of clients; of rows, with ``unit='example'``.
         n_classes : int
             Number of classes.
 
@@ -196,6 +235,9 @@ class FedAutoCalibrator(BaseCalibrator):
             n_clients,
             model.strength(n_clients),
             runner.n_rounds,
+            n_clients,
+            runner.cohort,
+            runner.cohort_size,
         )
         choice = self._choose(setting)
         return str(choice), choice.reason
@@ -210,14 +252,42 @@ class FedAutoCalibrator(BaseCalibrator):
 
     def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any] | None:
         choice = self._choose(setting)
-        shared = self.get_params(deep=False)
-        for name in ("keep_order", "class_prior"):
-            del shared[name]
+        if self.clip != "auto" and choice.estimator is FedShapeCalibrator:
+            where = "by a shape" if setting.private else "without eps"
+            raise ValueError(
+                f"clip={self.clip!r} is not used {where}; leave it out, or use "
+                "FedTempCalibrator."
+            )
         self.choice_, self.reason_ = str(choice), choice.reason
-        self.calibrator_ = choice.estimator(**shared, **choice.options)
+        self.calibrator_ = self._inner(choice.estimator, choice.options)
+        if choice.kinds:
+            return MapNewton(
+                choice.kinds,
+                choose=True,
+                margin=1.0 if self.strict else 0.0,
+                keep_order=bool(self.keep_order),
+            )
         return self.calibrator_._make_algorithm(setting)
 
+    def _inner(
+        self, estimator: type[BaseCalibrator], options: dict[str, Any]
+    ) -> BaseCalibrator:
+        """Calibrator of the choice, with the parameters that it shares with this."""
+        known = estimator._get_param_names()
+        own = {k: v for k, v in self.get_params(deep=False).items() if k in known}
+        own |= {"class_prior": None} if "class_prior" in known else {}
+        return estimator(**own | options)
+
     def _set_state(self, state: Any) -> None:
+        if isinstance(state, MapState):
+            estimator, options = _MAPS[state.kind]
+            if state.kind == "S" and self.keep_order:
+                options = {"keep_order": True}
+            self.calibrator_ = self._inner(estimator, options)
+            self.choice_ = str(Choice(estimator, "", options))
+            if state.kind == "none":
+                self.choice_ = "none"
+            self.reason_ = _compared(state)
         # A copy: callbacks keep the calibrator of an earlier round.
         self.calibrator_ = copy(self.calibrator_)
         self._share_attributes()
@@ -260,71 +330,63 @@ class FedAutoCalibrator(BaseCalibrator):
 
 
 def _exact_choice(setting: FitSetting, keep_order: bool, partial: bool) -> Choice:
-    """Choose for exact sums."""
+    """Choose for exact sums: what can be fitted in the rounds that are allowed."""
     if partial:
         reason = (
             "Each round has only a part of the clients, so sums are "
             "accumulated over rounds."
         )
         return Choice(FedTempCalibrator, reason, {"solver": "grid"})
-    n_rounds: Any = setting.n_rounds
-    few = n_rounds is not None and n_rounds < _ROUNDS_BINS
-    if keep_order:
-        reason = "keep_order=True excludes class biases."
-        return Choice(FedTempCalibrator, reason, {"solver": "grid"} if few else {})
-    allowed = "Sums are exact and the number of rounds is not limited"
-    if n_rounds is not None:
-        allowed = f"Sums are exact and n_rounds is {n_rounds}"
-    if few and n_rounds < _ROUNDS_BIAS:
-        reason = f"{allowed}; class biases need {_ROUNDS_BIAS}."
-        return Choice(FedTempCalibrator, reason, {"solver": "grid"})
-    options: dict[str, Any] = {} if few else {"residual": "bins"}
-    reason = f"{allowed}; residual bins need {_ROUNDS_BINS}."
-    if setting.n_classes >= _MANY_CLASSES:
-        options["ridge"] = _RIDGE
-        reason = f"{reason[:-1]}, and {setting.n_classes} classes need a ridge."
-    return Choice(FedBiasTempCalibrator, reason, options)
+    n_rounds = inf if setting.n_rounds is None else setting.n_rounds
+    if n_rounds < MIN_ROUNDS:
+        reason = f"n_rounds is {n_rounds}; a comparison of maps needs {MIN_ROUNDS}."
+        if keep_order or n_rounds < _ROUNDS_BIAS:
+            return Choice(FedTempCalibrator, reason, {"solver": "grid"})
+        return Choice(FedBiasTempCalibrator, reason)
+    kinds: tuple[str, ...] = ("T", "S")
+    if not keep_order and setting.n_classes < MANY_CLASSES:
+        kinds += ("B", "BS")
+        if setting.n_classes <= _MATRIX_CLASSES and n_rounds >= MIN_ROUNDS_MATRIX:
+            kinds += ("SM",)
+    reason = "Sums are exact, so that the loss of held-back rows decides."
+    return Choice(FedShapeCalibrator, reason, {}, kinds)
 
 
 def _private_choice(
     setting: FitSetting, keep_order: bool, partial: bool, class_prior: ArrayLike | None
 ) -> Choice:
-    """Choose for noisy sums."""
-    reason = _private_obstacle(setting, keep_order, partial)
-    if reason:
-        return Choice(FedTempCalibrator, reason)
-    n_clients, n_classes = setting.n_clients, setting.n_classes
-    signal = n_clients * setting.strength / max(1.0, sqrt(n_classes / _CLASSES))
-    known = class_prior is not None and _text(class_prior) != "'private'"
-    needed = _SIGNAL_PRIOR if known else _SIGNAL_PLAIN
-    enough = n_clients >= _CLIENTS and signal >= needed
+    """Choose for noisy sums, from public numbers."""
+    signal = setting.signal(1)
+    units = "rows" if setting.unit == "example" else "clients"
     reason = (
-        f"{n_clients} clients, {n_classes} classes and mu = {setting.strength:.3g} "
-        f"give a signal of {signal:.3g}; with class_prior={_text(class_prior)} biases "
-        f"need {_CLIENTS} clients and a signal of {needed:g}"
+        f"{setting.n_units} {units} and mu = {setting.strength:.3g} give a signal of "
+        f"{signal:.3g}; a temperature needs {MIN_SIGNAL:g}, a shape {MAP_SIGNAL:g}."
     )
-    if not known:
-        reason += f" ({_SIGNAL_PRIOR:g} with public class frequencies)"
-    reason += "."
-    if not enough:
-        return Choice(FedTempCalibrator, reason)
-    return Choice(FedBiasTempCalibrator, reason, {"class_prior": class_prior})
-
-
-def _private_obstacle(setting: FitSetting, keep_order: bool, partial: bool) -> str:
-    """Return why class biases are excluded under noise, or None."""
     n_rounds = setting.n_rounds
-    if keep_order:
-        return "keep_order=True excludes class biases."
-    if setting.unit == "example":
-        return "Class biases have no sensitivity bound for one example."
     if n_rounds is not None and n_rounds < _ROUNDS_PRIVATE:
-        return f"n_rounds is {n_rounds}; class biases need {_ROUNDS_PRIVATE}."
-    if partial:
-        return (
-            "Each round has only a part of the clients; class biases need all of them."
-        )
-    return ""
+        reason = f"n_rounds is {n_rounds}; a shape needs {_ROUNDS_PRIVATE}."
+    elif partial:
+        reason = "Each round has only a part of the clients; a shape needs all of them."
+    elif signal >= MAP_SIGNAL:
+        # A line search takes the place of frequencies that are not known.
+        known = class_prior is not None and _text(class_prior) != "'private'"
+        options = {"class_prior": class_prior} if known else {}
+        if keep_order:
+            options = {"keep_order": True}
+        return Choice(FedShapeCalibrator, reason, options)
+    return Choice(FedTempCalibrator, reason)
+
+
+def _compared(state: MapState) -> str:
+    """Sentence about the losses of the maps on held-back rows."""
+    if not state.chosen:
+        return "Maps are being fitted; the loss of held-back rows will decide."
+    names = ("none", *state.kinds.split())
+    losses = ", ".join(
+        f"{name} {loss:.4f}" for name, loss in zip(names, state.losses, strict=True)
+    )
+    rows = "held-back rows" if state.held_back else "all rows, of which there are few,"
+    return f"The mean log loss of {rows} chose {state.kind}: {losses}."
 
 
 def _leaves_clients_out(runner: FederatedRunner | None, n_clients: int) -> bool:
@@ -337,4 +399,5 @@ def _leaves_clients_out(runner: FederatedRunner | None, n_clients: int) -> bool:
 
 def _text(value: object) -> str:
     """Short form of an option."""
-    return repr(value) if value is None or isinstance(value, str | float) else "[...]"
+    plain = value is None or isinstance(value, str | float | bool)
+    return repr(value) if plain else "[...]"

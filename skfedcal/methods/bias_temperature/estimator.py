@@ -18,6 +18,13 @@ from skfedcal.methods.bias_temperature.rounds import (
     BiasTemperaturePosterior,
     BiasTemperatureResidual,
 )
+from skfedcal.methods.shape.noisy_rounds import (
+    MAP_SIGNAL,
+    SHARES_BIAS,
+    SHARES_TEMPERATURE,
+    planned_stages,
+)
+from skfedcal.methods.temperature.posterior import MIN_SIGNAL
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, InputType, Seed
@@ -166,7 +173,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
         self.runner = runner
         self.random_state = random_state
 
-    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
+    def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any] | None:
         prior = checked_prior(self.class_prior, setting.n_classes)
         if setting.private:
             return self._private_algorithm(setting, prior)
@@ -182,12 +189,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
 
     def _private_algorithm(
         self, setting: FitSetting, prior: tuple[float, ...]
-    ) -> FederatedAlgorithm[Any]:
-        if setting.unit == "example":
-            raise ValueError(
-                "FedBiasTempCalibrator has no sensitivity bound for one example; use "
-                "unit='client', or FedTempCalibrator."
-            )
+    ) -> FederatedAlgorithm[Any] | None:
         if self.residual is not None:
             raise ValueError(
                 f"residual={self.residual!r} needs exact sums; leave it out, or fit "
@@ -199,6 +201,18 @@ class FedBiasTempCalibrator(BaseCalibrator):
                 "class_prior='private' needs a separate round, and n_rounds=1 leaves "
                 "none for the fit. Use more rounds, or pass the class frequencies."
             )
+        signal = setting.signal(5)
+        if setting.unit == "example" and self.clip != "auto":
+            raise ValueError(
+                f"clip={self.clip!r} is a bound for clients; leave it out with "
+                "unit='example'."
+            )
+        if signal < MIN_SIGNAL:
+            return None
+        if signal < MAP_SIGNAL and self.clip == "auto":
+            return planned_stages(signal, SHARES_TEMPERATURE)
+        if setting.unit == "example":
+            return planned_stages(signal, SHARES_BIAS, prior)
         bound = {} if self.clip == "auto" else {"clip": float(self.clip)}
         return BiasTemperaturePosterior(
             prior=prior,
@@ -209,6 +223,8 @@ class FedBiasTempCalibrator(BaseCalibrator):
 
     def _set_state(self, state: Any) -> None:
         order = self._class_map.order
+        if state is None:  # nobody was asked
+            state = BiasTemperaturePosterior().init(len(order))
         self.temperature_ = float(state.temperature)
         self.bias_ = np.asarray(state.bias, dtype=np.float64)[order]
         self.residual_ = None
@@ -256,11 +272,11 @@ class FedBiasTempCalibrator(BaseCalibrator):
             raise ValueError(f"temperature_={self.temperature_!r} is not positive")
         if type(self.converged_) is not bool:
             raise ValueError(f"converged_={self.converged_!r} is not true or false")
-        _check_table("bias_", self.bias_, (n_classes,), 2 * BIAS_BOUND)
+        check_table("bias_", self.bias_, (n_classes,), 2 * BIAS_BOUND)
         if (self.residual is None) != (self.residual_ is None):
             raise ValueError("residual_ does not match the parameter residual")
         if self.residual_ is not None:
-            _check_table("residual_", self.residual_, (n_classes, N_BINS), 1.0)
+            check_table("residual_", self.residual_, (n_classes, N_BINS), 1.0)
 
     def _calibrate(self, logits: Array) -> Array:
         if self.residual_ is not None and self.residual_.any():
@@ -292,7 +308,8 @@ def checked_prior(class_prior: ArrayLike | None, n_classes: int) -> tuple[float,
     return tuple((prior / prior.sum()).tolist())
 
 
-def _check_table(name: str, value: Array, shape: tuple[int, ...], bound: float) -> None:
+def check_table(name: str, value: Array, shape: tuple[int, ...], bound: float) -> None:
+    """Raise ValueError unless a restored table has this shape and finite entries."""
     if value.shape != shape or value.dtype != np.float64:
         raise ValueError(f"{name} has a wrong shape or type")
     if not (np.abs(value) <= bound).all():

@@ -505,7 +505,7 @@ class BiasTemperaturePosterior:
         if self._asks_labels(broadcast):
             return {"labels": counts / np.maximum(rows, _FULL_ROWS)}
         n_classes = clients.n_classes
-        offset = _offsets(counts, broadcast["prior"])
+        offset = label_offsets(counts, broadcast["prior"])
         sums = np.zeros((len(clients), n_classes + 3))
         for block in clients.blocks():
             sums[block.clients] += _residual_sums(broadcast, block, offset)
@@ -602,7 +602,7 @@ def centred(values: Array) -> Array:
     return out
 
 
-def _offsets(counts: Array, prior: Array) -> Array | None:
+def label_offsets(counts: Array, prior: Array) -> Array | None:
     """Offset of a client's logits: log of its label frequencies over the prior."""
     if not prior.size:
         return None

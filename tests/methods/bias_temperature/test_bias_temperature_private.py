@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from skfedcal import (
-    CentralDP,
     FedBiasTempCalibrator,
     FederatedRunner,
     FedTempCalibrator,
@@ -100,19 +99,14 @@ def test_a_calibrated_model_is_left_nearly_as_it_is(calibrated):
         assert loss < base + 0.01
 
 
-def test_if_improves_takes_back_what_noise_explains(calibrated):
+def test_a_weak_signal_asks_nobody(calibrated):
     # Ten clients at a small budget: nothing can be learned.
-    few = calibrated.clients[:10]
-    with pytest.warns(CalibrationWarning, match="cannot be distinguished from noise"):
-        cal = make_cal(0.1)(0).fit(few)
-    assert not cal.improves_
+    with pytest.warns(CalibrationWarning, match="nothing was spent"):
+        cal = make_cal(0.1)(0).fit(calibrated.clients[:10])
+    assert not cal.improves_ and cal.n_rounds_ == 0
     logits = calibrated.test_logits[:50]
     gaps = cal.decision_function(logits) - logits
     np.testing.assert_allclose(gaps - gaps[:, :1], 0, atol=1e-5)
-    used = make_cal(0.1, if_improves=False)(0).fit(few)
-    assert not used.improves_
-    gaps = used.decision_function(logits) - logits
-    assert np.abs(gaps - gaps[:, :1]).max() > 1e-3
 
 
 def test_the_budget_is_paid_once_for_all_rounds(biased):
@@ -187,7 +181,7 @@ def test_the_prior_follows_the_columns():
         (
             {
                 "class_prior": "private",
-                "runner": FederatedRunner(cohort="permuted", cohort_size=10),
+                "runner": FederatedRunner(cohort="permuted", cohort_size=50),
             },
             "every client takes part",
         ),
@@ -199,14 +193,6 @@ def test_what_cannot_be_is_refused_before_it_is_paid(biased, options, message):
     with pytest.raises(ValueError, match=message):
         cal.fit(biased.clients)
     assert ledger.spent(1e-5) == 0
-
-
-def test_one_row_is_not_a_unit_of_label_frequencies(biased):
-    cal = FedBiasTempCalibrator(
-        privacy=CentralDP(1.0, unit="example"), classes=range(10), random_state=0
-    )
-    with pytest.raises(ValueError, match="no sensitivity bound for one example"):
-        cal.fit(biased.clients)
 
 
 @pytest.mark.parametrize("prior", ["uniform", "private"])

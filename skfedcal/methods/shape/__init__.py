@@ -1,0 +1,1 @@
+"""Shared shape: one curve of the log-probability for all classes."""
