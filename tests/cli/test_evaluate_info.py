@@ -25,7 +25,7 @@ def test_scores_before_and_after(run_json, federation_file, calibrator):
     assert after["NLL"] == pytest.approx(expected, abs=1e-6)
     assert after["accuracy"] == accuracy_score(fed.labels, proba.argmax(axis=1))
     assert after["NLL"] < base["NLL"] and after["ECE"] < base["ECE"]
-    assert (base["name"], after["name"]) == ("base", "FedTemp")
+    assert (base["name"], after["name"]) == ("base", "FedAuto")
 
 
 def test_text_of_evaluate(run, federation_file, calibrator):
@@ -34,7 +34,7 @@ def test_text_of_evaluate(run, federation_file, calibrator):
     rows = out.splitlines()
     assert code == 0
     assert rows[0].split()[:3] == ["rows", "acc", "%"]
-    assert [row.split()[0] for row in rows[2:4]] == ["base", "FedTemp"]
+    assert [row.split()[0] for row in rows[2:4]] == ["base", "FedAuto"]
     assert max(map(len, rows)) <= 88
     assert all(line.startswith("[") for line in lines)
 
@@ -112,6 +112,7 @@ def test_the_cost_of_a_private_evaluation_is_said(run, run_json, federation_file
     _, out, lines = run(*words, "--seed", "0")
     assert "SIMULATED from a seed: no guarantee" in out and "eps 1 (delta " in out
     assert sum("guarantees nothing" in line for line in lines) == 1
+    _, out, _ = run(*words[:-1], "0.1", "--seed", "0")
     assert "too few clients for this eps" in out
     _, out, _ = run(*words, *ledger)
     assert "SIMULATED" not in out and "ledger spent.jsonl: eps " in out

@@ -141,7 +141,7 @@ def test_a_sound_app_passes(app, doctor):
 @pytest.mark.parametrize(
     ("old", "new", "what", "verdict"),
     [
-        ("FedTempCalibrator", "FedTemp", "method", "fail"),
+        ("FedAutoCalibrator", "FedAuto", "method", "fail"),
         ("[0, 1]", "0, 1", "classes", "fail"),
         ('options = "{}"', 'options = "[]"', "options", "fail"),
         ("secure = true", "secure = false", "secure", "warn"),

@@ -24,7 +24,7 @@ GOOD = {"logits": np.eye(3)[[0, 1, 2, 0]] * 2.0, "labels": np.array([0, 1, 2, 1]
             "--ledger cannot be combined with --seed",
         ),
         (["--method", "bin", "--solver", "grid"], "option of --method temp, not of"),
-        (["--n-bins", "5"], "option of --method bin or topbin, not of temp"),
+        (["--n-bins", "5"], "option of --method bin or topbin, not of auto"),
         (["--method", "bin", "--n-bins", "0"], "'0' is not a whole number above 0"),
         (["--method", "bin", "--n-bins", "2.5"], "'2.5' is not a whole number"),
         (["--method", "isotonic"], "invalid choice: 'isotonic'"),

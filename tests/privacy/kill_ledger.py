@@ -210,7 +210,7 @@ def start_fit(folder: Path, clients, in_pieces: bool) -> int:
         runner = FederatedRunner(n_rounds=6, checkpoint=folder / "run.npz", resume=True)
         ledger = PrivacyLedger(folder / "ledger.jsonl")
         os.write(ready, b".")
-        FedTempCalibrator(0.1, ledger=ledger, runner=runner).fit(clients)
+        FedTempCalibrator(1.0, ledger=ledger, runner=runner).fit(clients)
         os._exit(0)
     except BaseException as error:
         os.write(2, f"child failed: {error!r}\n".encode())
