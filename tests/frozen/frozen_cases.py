@@ -164,12 +164,7 @@ METHODS = {
         "FedAccTempCalibrator", objective="ece", search="golden"
     ),
     "bias": _calibrator("FedBiasTempCalibrator"),
-    "bias, clip": _calibrator("FedBiasTempCalibrator", clip=0.04),
-    "bias, clip, private prior": _calibrator(
-        "FedBiasTempCalibrator", clip=0.04, class_prior="private"
-    ),
-    "shape": _calibrator("FedShapeCalibrator", rounds=None),
-    "shape, matrix": _calibrator("FedShapeCalibrator", rounds=None, matrix=True),
+    "clipped bias": _calibrator("FedBiasTempCalibrator", clip=0.04),
     "bias, residual": _calibrator("FedBiasTempCalibrator", residual="bins"),
     "bias, uniform prior": _calibrator("FedBiasTempCalibrator", class_prior="uniform"),
     "bias, private prior": _calibrator("FedBiasTempCalibrator", class_prior="private"),

@@ -1,6 +1,7 @@
 """Requests as they are written today, one of each method and kind of noise."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import frozen_adapt as adapt
@@ -77,7 +78,8 @@ def write_all():
         }
         if not name.startswith("scores, as given"):
             found[name]["answer"] = answer(request, n_classes)
-    lines = ",\n".join(f"{json.dumps(n)}: {json.dumps(e)}" for n, e in found.items())
+    small = partial(json.dumps, separators=(",", ":"))
+    lines = ",\n".join(f"{small(n)}:{small(e)}" for n, e in found.items())
     form = json.dumps(adapt.wire_format())
     text = f'{{"format": {form},\n"requests": {{\n{lines}\n}}}}\n'
     (FILES / file_name()).write_text(text, encoding="utf-8")
