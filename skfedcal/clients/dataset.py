@@ -127,7 +127,6 @@ class FederatedDataset:
 
     @property
     def sizes(self) -> Array:
-        """Number of rows of each client."""
         return np.diff(self.offsets)
 
     @property

@@ -121,8 +121,9 @@ class Method:
         Whether `compare` runs it by default.
     variants : dict of str to dict, default={}
         Parameters of variants that have a name of their own in `compare`.
-    cases : tuple of Case, default=(Case(), Case({'eps': 1.0, 'if_improves': False}))
-        What conformance tests fit; those with `eps` are private.
+    cases : tuple of Case
+        What conformance tests fit; those with `eps` are private. By default the
+        parameters as they are, and ``eps=1.0, if_improves=False``.
     exempt : dict of str to str, default={}
         Names of checks that do not hold for any case, and why.
 
