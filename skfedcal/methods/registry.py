@@ -150,7 +150,9 @@ class Method:
     facts: Mapping[str, str] = field(default_factory=dict)
     compared: bool = False
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    cases: tuple[Case, ...] = (Case(), Case({"eps": 1.0, "if_improves": False}))
+    cases: tuple[Case, ...] = field(
+        default_factory=lambda: (Case(), Case({"eps": 1.0, "if_improves": False}))
+    )
     exempt: Mapping[str, str] = field(default_factory=dict)
 
     @property
