@@ -289,9 +289,9 @@ class MapNewton:
 
     def update(self, state: MapState, total: Sums, n_clients: int) -> MapState:
         if state.stage == _START:
-            found = self._matrix.update(state, total, n_clients)
+            found: MapState = self._matrix.update(state, total, n_clients)  # type: ignore[assignment]
             part = _FITTED if self.choose else _ALL
-            return replace(found, stage=_NEWTON, part=part)  # type: ignore[return-value]
+            return replace(found, stage=_NEWTON, part=part)
         state = replace(state, stage_rounds=state.stage_rounds + 1)
         if state.stage == _COMPARE:
             return self._chosen(state, total["losses"])
