@@ -670,7 +670,9 @@ def check_own_rows(
 
 def asked(algorithm: registry.Algorithm, n_classes: int) -> list[tuple[Any, Arrays]]:
     """Cases of an algorithm with the broadcasts of their first rounds."""
-    schema = Schema(tuple(range(n_classes)), n_classes)
+    # Two scores of a row have twice the columns; other features may have any number.
+    width = 2 * n_classes if algorithm.rows == "features" else n_classes
+    schema = Schema(tuple(range(n_classes)), width)
     found = []
     for made in examples_of(algorithm.name, schema):
         state = made.init(n_classes)

@@ -279,7 +279,7 @@ def test_unfitted_calibrators_say_so():
 
 def test_an_onnx_file_says_what_it_is(fitted, tmp_path):
     onnx = pytest.importorskip("onnx")
-    cal, _ = fitted("bias")
+    cal, _ = fitted("bias_temperature")
     model = cal.to_onnx(tmp_path / "cal.onnx")
     read = onnx.load(tmp_path / "cal.onnx")
     assert read == model
