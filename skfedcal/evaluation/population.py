@@ -146,7 +146,9 @@ class ClientMoments:
             and products.shape == (n_cells, n_cells)
             and powers.shape == (2,)
         )
-        if not fits or not np.isfinite(products).all() or not np.isfinite(powers).all():
+        listed = np.append(products, powers)
+        # A client has fewer than 2**53 rows, whose fourth power is the largest number.
+        if not fits or not ((listed >= 0) & (listed <= 2.0**212)).all():
             raise ValueError("second moments of clients")
         return cls(edges, products, powers)
 
@@ -162,6 +164,7 @@ class ClientMoments:
         means = sums / np.where(sizes > 0, sizes, 1.0)
         flat = means.reshape(*means.shape[:-2], -1)
         between = np.einsum("...i,ij,...j->...", flat, self.products, flat)
+        between = np.maximum(between, 0.0)  # a sum of squares, but for rounding
         return between, (sums * means).sum(axis=(-2, -1))
 
 
