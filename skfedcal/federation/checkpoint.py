@@ -15,7 +15,7 @@ import numpy as np
 from skfedcal._files import write_whole
 from skfedcal.exceptions import CheckpointError
 
-_FORMAT = "skfedcal-checkpoint-2"
+_FORMAT = "skfedcal-checkpoint-3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,11 @@ def load(path: str | os.PathLike[str], digest: str) -> Checkpoint:
             f"{path} is not a readable checkpoint: {error}"
         ) from error
     if not known:
-        raise CheckpointError(f"{path} has the unknown format {header['format']!r}.")
+        raise CheckpointError(
+            f"{path} has the unknown format {header['format']!r}; this version of "
+            f"skfedcal reads {_FORMAT!r}. Use the version that wrote it, or delete the "
+            "file to start again, which is debited again."
+        )
     if header.get("content") != content_hash(header, arrays):
         raise CheckpointError(
             f"{path} was edited or damaged: its content does not match its hash. Put "

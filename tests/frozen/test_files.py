@@ -25,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 FILES = Path(__file__).parent / "files"
 EXPECTED = json.loads((FILES / "expected.json").read_text(encoding="utf-8"))
 CALIBRATORS = sorted(n for n in EXPECTED if n.startswith("calibrator-"))
+CHECKPOINTS = sorted(path.name for path in FILES.glob("checkpoint-*.npz"))
 HISTOGRAMS = sorted(n for n in EXPECTED if n.startswith("histogram"))
 
 
@@ -89,14 +90,13 @@ def test_a_histogram_answers_as_it_did(name):
     assert answers == pytest.approx(EXPECTED[name], rel=1e-12, abs=1e-13)
 
 
-@pytest.mark.parametrize(
-    "name", ["checkpoint-finished.npz", "checkpoint-interrupted.npz"]
-)
+@pytest.mark.parametrize("name", CHECKPOINTS)
 def test_a_checkpoint_is_taken_up_or_refused_by_its_version(name, files):
     calibrator = frozen_files.checkpointed(files / name, resume=True)
     try:
         calibrator.fit(cases.make_clients(3))
     except CheckpointError as error:
+        assert name in frozen_files.OLD_FILES  # those of the present are taken up
         refused = str(error)
     else:
         expected = EXPECTED["checkpoint"]["temperature"]

@@ -4,6 +4,7 @@ A site and a server may have different versions. `files/skfedcal-wire-<n>.json` 
 requests of format n, as they were written when it was current.
 """
 
+import gzip
 import json
 from pathlib import Path
 
@@ -15,6 +16,11 @@ FILES = Path(__file__).parent / "files"
 FORMATS = {
     path.name: json.loads(path.read_text(encoding="utf-8"))
     for path in sorted(FILES.glob("skfedcal-wire-*.json"))
+}
+# The large one of an old format, which never changes, is kept packed.
+FORMATS |= {
+    path.stem: json.loads(gzip.decompress(path.read_bytes()))
+    for path in sorted(FILES.glob("skfedcal-wire-*.json.gz"))
 }
 REQUESTS = [(file, name) for file in FORMATS for name in FORMATS[file]["requests"]]
 
