@@ -132,7 +132,9 @@ def test_temperature_is_scale_equivariant(cal, scale, seed):
     assert other.temperature_ == pytest.approx(scale * one.temperature_, rel=1e-6)
 
 
-@over_temperatures
+@pytest.mark.parametrize(
+    "cal", [*TEMPERATURES, FedTempCalibrator(solver="average")], ids=repr
+)
 @example(value=-np.inf)
 @example(value=-1e300)
 @given(value=st.floats(-1e308, -2e4))

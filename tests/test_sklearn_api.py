@@ -23,10 +23,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skfedcal import (
     CentralDP,
+    FedAccTempCalibrator,
     FedBinCalibrator,
     FederatedCalibratedClassifier,
     FederatedRunner,
     FedGaussianHead,
+    FedHistogramCalibrator,
     FedMLPCalibrator,
     FedTempCalibrator,
     FedTopBinCalibrator,
@@ -57,6 +59,8 @@ CHECKED = [
         for case in method.cases
         if "check_sklearn" not in {**method.exempt, **case.exempt}
     ),
+    FedAccTempCalibrator(objective="nll", search="bisect"),
+    FedHistogramCalibrator(method="bins"),
     FedMLPCalibrator(hidden=(8,)),
     FedMLPCalibrator(1.0, hidden=(8,), random_state=0),
     FederatedCalibratedClassifier(),

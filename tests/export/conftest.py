@@ -9,6 +9,7 @@ from skfedcal import (
     FedBinCalibrator,
     FedHistogramCalibrator,
     FedMLPCalibrator,
+    FedTopBinCalibrator,
     make_federation,
 )
 from skfedcal.methods import registry
@@ -21,6 +22,9 @@ MAPS = {
         if "eps" not in case.params
     },
     # Other parameters of these have other maps.
+    "bins of default size": FedBinCalibrator(),
+    "bbq of default size": FedBBQCalibrator(),
+    "top bins shared": FedTopBinCalibrator(keep_order=False),
     "bins logit": FedBinCalibrator(normalize="logit"),
     "bins none": FedBinCalibrator(n_bins=7, normalize="none"),
     "bins of log-odds": FedBinCalibrator(space="logit", n_bins=30, normalize="logit"),
