@@ -219,7 +219,9 @@ class FederatedAlgorithm(Protocol[State]):
     round releases more than the first; ``forms(n_classes)`` lists the broadcasts that a
     site accepts, and raises ValueError where the parameters do not fit the number of
     classes or ask for more work than a site does. See `round_shares`,
-    `values_per_round` and `check_broadcast`.
+    `values_per_round` and `check_broadcast`. ``by_place`` is true if what a row adds
+    depends on its place among the rows: sites refuse it where single rows are
+    protected, because a row would then change what others add.
     """
 
     @property

@@ -75,6 +75,11 @@ class PairedScoreCounts(ClassScoreCounts):
     second: bool = False
     held: bool = False
 
+    @property
+    def by_place(self) -> bool:
+        """Whether the number of a row decides if it is counted."""
+        return self.held
+
     def entries(self, clients: FederatedDataset) -> tuple[Array, Array, Array | None]:
         if self.held:
             clients = held_back_rows(clients, held=True)
@@ -136,6 +141,11 @@ class PairedDifferences:
     held: bool = False
     salt: int = 0
     n_rounds: int = 1
+
+    @property
+    def by_place(self) -> bool:
+        """Whether other rows decide if a row is counted, or how much."""
+        return self.held or self.weighting == "client"
 
     def init(self, n_classes: int) -> PairedState:
         return PairedState(np.zeros(3), np.zeros(3), np.zeros(2), np.zeros(3))

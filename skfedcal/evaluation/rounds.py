@@ -476,6 +476,12 @@ class ClassTables:
     def _entries(self) -> int:
         return 1 if self.one_cell else self.n_others + 1
 
+    @property
+    def by_place(self) -> bool:
+        """Whether the number of a row decides which classes it is counted for."""
+        some = self.one_cell or self.n_others < self.n_classes - 1
+        return some and not self.by_values
+
     def n_values(self, n_classes: int) -> int:
         """Return the largest number of values in a round."""
         sizes = [int(np.prod(self.shape(part))) for part in self.parts]

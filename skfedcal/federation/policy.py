@@ -504,6 +504,11 @@ def check_terms(
         raise SiteRefusalError(f"the sum has more than {_MAX_CLIENTS} clients")
     _check_reading(request, classes_of(request, n_classes))
     _check_numbers(request)
+    if request.unit == "example" and getattr(request.algorithm, "by_place", False):
+        raise SiteRefusalError(
+            "rows are protected one by one, and what they add depends on their place "
+            "among the others"
+        )
     return policy.check(request, masked=masked)
 
 

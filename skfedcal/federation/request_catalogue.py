@@ -202,6 +202,8 @@ def _request(
         model = _model(model_name, unit, n_clients, eps, max_colluders)
         if model is None:
             return None
+        if unit == "example" and getattr(algorithm, "by_place", False):
+            return None
         plan = FederatedRunner().release_plan(algorithm, clients, model.unit)
         mechanism = model.mechanism(
             plan, entropy=OSEntropy(), ledger=None, split="split", label="audit"

@@ -643,6 +643,12 @@ BUILT_IN: tuple[Method, ...] = (
                         "max_examples": 1,
                     },
                     {
+                        "parts": ("margins", "scores", "pairs"),
+                        "heights": (0, 2, 1),
+                        "private": True,
+                        "by_values": True,
+                    },
+                    {
                         "parts": ("scores",),
                         "heights": (2,),
                         "private": True,

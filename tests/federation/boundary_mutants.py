@@ -357,7 +357,7 @@ MUTANTS = (
            "unit test test_a_garbage_site_is_an_error_that_names_the_cause",
            test("test_faulty_sums",
                 "test_a_garbage_site_is_an_error_that_names_the_cause",
-                "FedTemp exact", 0)),
+                "temperature 0", 0)),
     Mutant("bounds above the announced ones are accepted", larger_bounds_are_accepted,
            "audit: bounds", audit("bounds above the announced ones", **CENTRAL)),
     Mutant("claims of sampled rounds are free", sampled_claims_are_free,

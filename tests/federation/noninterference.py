@@ -292,7 +292,7 @@ def recorded() -> Iterator[Queries]:
         owner
         for algorithm in registry.algorithms().values()
         for owner in algorithm.load().__mro__
-        if "query" in vars(owner) and owner.__module__.startswith("skfedcal")
+        if "query" in vars(owner)
     }
     with contextlib.ExitStack() as stack:
         for place, name, new in (

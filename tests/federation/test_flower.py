@@ -81,9 +81,15 @@ def node_of(grid, name):
     )
 
 
-def counts(clients, runner, **options):
+def counts(clients, runner, population="rows", **options):
+    """Counts of one round; with clients as the population there are two."""
     return ScoreHistogram.fit(
-        clients, classes=CLASSES, kind="top", runner=runner, **options
+        clients,
+        classes=CLASSES,
+        kind="top",
+        runner=runner,
+        population=population,
+        **options,
     )
 
 
@@ -99,12 +105,19 @@ def digest(fitted):
 def test_results_are_those_of_one_process_to_the_bit(clients, make_grid, secure):
     remote = RemoteClients(connect(make_grid()))
     runner = FederatedRunner(secure=secure)
-    assert digest(counts(remote, runner)) == digest(counts(clients, PLAIN))
-    options = {"classes": CLASSES, "random_state": 0, "eps": 1.0}
+    for population in ("rows", "clients"):
+        here, there = (
+            counts(who, how, population)
+            for who, how in ((clients, PLAIN), (remote, runner))
+        )
+        assert digest(there) == digest(here)
+    assert len(here.history_) == 2
+    options = {"classes": CLASSES, "random_state": 0, "eps": 20.0}
     with pytest.warns(SimulatedPrivacyWarning):
         here = FedTempCalibrator(**options).fit(clients)
     with pytest.warns(SimulatedPrivacyWarning):
         there = FedTempCalibrator(**options, runner=runner).fit(remote)
+    assert len(here.history_) > 0
     assert digest(there) == digest(here)
     assert there.temperature_ == here.temperature_
 
@@ -373,7 +386,8 @@ def test_a_site_that_appears_late_is_waited_for(make_grid, configs):
 def test_the_policy_of_a_site_decides(clients, make_grid, configs):
     for config in configs.values():
         del config["allow-plain"]
-    next(c for c in configs.values() if c["client-id"] == "lyon")["methods"] = "None"
+    lyon = next(c for c in configs.values() if c["client-id"] == "lyon")
+    lyon["methods"] = "temperature"
     remote = RemoteClients(connect(make_grid()))
     with (
         pytest.warns(FaultyClientWarning, match=r"'oslo' refused: .* \(allow_plain\)"),

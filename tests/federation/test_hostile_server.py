@@ -28,6 +28,7 @@ from skfedcal.federation.endpoint import request_words
 from skfedcal.federation.mask_plan import MaskPlan, plan_masks
 from skfedcal.federation.masking_server import masked_sum
 from skfedcal.federation.policy import answer_cost
+from skfedcal.federation.request_catalogue import Schema, catalogue
 from skfedcal.federation.wire import request_hash, write_request
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts, ScoreCounts
 from skfedcal.privacy import DistributedDP, LocalDP, PrivacyLedger, SourceDP
@@ -265,8 +266,26 @@ def test_noise_for_one_row_does_not_hide_a_person():
         site = Site("a", rows_of("a"), policy=SitePolicy(unit=unit, **options))
         assert ("(unit)" in ask(site, by_row).get("refused", "")) is (unit == "client")
         assert "refused" not in ask(site, SHARED, 1)
-    with pytest.raises(ValueError, match="unit='row'"):
+    with pytest.raises(ValueError, match=r"unit must be one of .*; got 'row'"):
         SitePolicy(unit="row")
+
+
+def test_rows_whose_place_matters_are_not_protected_one_by_one():
+    """Without a row, those after it would be counted for other classes."""
+    schema = Schema((0, 1, 2), 3, "logits")
+    tables = {"algorithms": ("classes.tables/1",), "units": ("example",)}
+    entries = catalogue(schema, n_clients=4, n_rows=40, models=("central",), **tables)
+    rows = SiteRows(np.eye(3)[[0, 1, 2, 0]], np.array([0, 1, 2, 1]))
+    policy = SitePolicy(allow_plain=True)
+    assert entries
+    for request in (entry.request for entry in entries):
+        assert request.algorithm.by_values
+        assert "refused" not in ask(Site("a", rows, policy=policy), request)
+        by_number = replace(
+            request, algorithm=replace(request.algorithm, by_values=False)
+        )
+        reply = ask(Site("a", rows, policy=policy), by_number)
+        assert "depends on their place" in reply["refused"]
 
 
 def test_depths_are_bounded():
@@ -407,5 +426,6 @@ def test_masked_sums_that_cannot_be_are_not_paid(n_clients, size):
     ledger = PrivacyLedger()
     runner = FederatedRunner(secure=True, cohort_size=size)
     with pytest.raises(SecureAggregationError, match="masked sum needs 3 to"):
-        FedTempCalibrator(eps=1.0, runner=runner, ledger=ledger).fit(fed.clients)
+        # An eps at which so few clients are asked at all.
+        FedTempCalibrator(eps=20.0, runner=runner, ledger=ledger).fit(fed.clients)
     assert len(ledger) == 0

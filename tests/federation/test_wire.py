@@ -171,7 +171,7 @@ def test_every_kind_of_noise_is_sent(name):
 
 def test_all_algorithms_are_known_to_sites():
     root = Path(skfedcal.__file__).parent
-    files = [*root.glob("methods/*/rounds.py"), root / "evaluation/rounds.py",
+    files = [*root.glob("methods/*/*rounds.py"), *root.glob("evaluation/*rounds.py"),
              root / "training/class_statistics.py",
              root / "federation/self_test_rounds.py"]  # fmt: skip
     modules = [
