@@ -300,7 +300,7 @@ def test_three_sites_then_one_is_killed(clients, tmp_path):
         same_counts(out / "histogram.json", histogram(clients))
         with pytest.warns(SimulatedPrivacyWarning):
             here = FedTempCalibrator(
-                eps=1.0,
+                privacy=skfedcal.CentralDP(1.0, unit="example"),
                 classes=CLASSES,
                 random_state=0,
                 runner=skfedcal.FederatedRunner(n_rounds=1),
@@ -359,8 +359,8 @@ def test_the_commands_of_the_readme_work(tmp_path):
             check=True,
             text=True,
         )
-    assert "FedTempCalibrator" in done.stdout and "eps=1" in done.stdout
-    assert "hides one client among 3" in done.stdout
+    assert "FedAutoCalibrator" in done.stdout and "eps=1" in done.stdout
+    assert "hides one example among 1200" in done.stdout
 
 
 @pytest.mark.parametrize("secure", [True, False], ids=["masked", "plain"])

@@ -9,6 +9,7 @@ from flwr.app import Context, RecordDict
 
 import skfedcal
 from skfedcal import (
+    CentralDP,
     DistributedDP,
     FederatedRunner,
     FedTempCalibrator,
@@ -22,6 +23,7 @@ from skfedcal.cli.flower.project import run_config, write_app
 from skfedcal.exceptions import BudgetExceededError, CheckpointError
 
 NAMES = ("berlin", "lyon", "oslo")
+TEMPERATURE = "FedTempCalibrator"
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning"),
@@ -69,6 +71,7 @@ def run(app, clients, local_grid, tmp_path):
             "classes": '["well", "sick"]',
             "wait": 0,
             "timeout": 0,
+            "n-rows": 600,
         }
         assert not set(fixed | changes) - set(config)
         whole = config | fixed | changes
@@ -83,8 +86,10 @@ def in_process(cls, **options):
 
 
 def test_a_calibrator_is_what_load_reads(run, clients):
-    found = skfedcal.load(run(options='{"random_state": 0}'))
-    here = in_process(FedTempCalibrator, eps=1.0, random_state=0).fit(clients)
+    found = skfedcal.load(run(method=TEMPERATURE, options='{"random_state": 0}'))
+    model = CentralDP(1.0, unit="example")
+    here = in_process(FedTempCalibrator, privacy=model, random_state=0).fit(clients)
+    assert len(here.history_) > 0
     assert found.temperature_ == here.temperature_
     assert list(found.classes_) == list(here.classes_)
     assert "eps=1" in (run().with_suffix(".txt")).read_text()
@@ -112,9 +117,9 @@ def test_a_function_is_written_with_its_interval(run, clients):
 
 
 def test_sites_that_draw_the_noise(run):
-    path = run(privacy="distributed", unit="example", n_rows=600, eps=20.0)
+    path = run(privacy="distributed", eps=20.0)
     assert "3 or more of the clients" in path.with_suffix(".txt").read_text()
-    run(privacy="distributed", unit="example", n_rows=600, eps=20.0, max_colluders=1)
+    run(privacy="distributed", eps=20.0, max_colluders=1)
     assert "2 or more of the clients" in path.with_suffix(".txt").read_text()
     with pytest.raises(ValueError, match="A checkpoint cannot be used"):
         run(privacy="distributed", checkpoint=str(path.with_name("c.npz")))
@@ -123,7 +128,12 @@ def test_sites_that_draw_the_noise(run):
 
 def test_a_budget_is_kept_over_runs(run, tmp_path):
     path = str(tmp_path / "ledger.jsonl")
-    budget = {"ledger": path, "ledger_eps": 1.2, "ledger_delta": 1e-5}
+    budget = {
+        "method": TEMPERATURE,
+        "ledger": path,
+        "ledger_eps": 1.2,
+        "ledger_delta": 1e-5,
+    }
     run(**budget)
     with pytest.raises(BudgetExceededError):
         run(**budget)
@@ -132,6 +142,7 @@ def test_a_budget_is_kept_over_runs(run, tmp_path):
 
 def test_a_finished_run_is_resumed_without_paying(run, tmp_path):
     settings = {
+        "method": TEMPERATURE,
         "checkpoint": str(tmp_path / "c.npz"),
         "ledger": str(tmp_path / "ledger.jsonl"),
         "ledger_eps": 1.0,
@@ -148,6 +159,7 @@ def test_a_finished_run_is_resumed_without_paying(run, tmp_path):
     [
         ({"privacy": "some"}, ValueError, "privacy='some': pass one of"),
         ({"method": "FedTemp"}, AttributeError, "FedTemp"),
+        ({"n_rows": 0}, ValueError, "unit='example' needs n-rows"),
         ({"sites": "berlin, rome", "min_nodes": 2}, RuntimeError, "Missing: ..rome"),
     ],
 )
@@ -159,5 +171,6 @@ def test_a_wrong_run_config_says_so(run, wrong, error, text):
 def test_the_defaults_are_those_that_the_page_names(app):
     config = app[2]
     assert config["secure"] is True
-    assert (config["method"], config["eps"]) == ("FedTempCalibrator", 1.0)
+    assert (config["method"], config["eps"]) == ("FedAutoCalibrator", 1.0)
+    assert (config["unit"], config["n-rows"]) == ("example", 0)
     assert FederatedRunner(n_rounds=config["rounds"] or None).n_rounds is None

@@ -215,7 +215,12 @@ def trial(args: argparse.Namespace, console: Console) -> None:
     """
     from skfedcal.cli.flower.doctor import check_app, check_run_config
     from skfedcal.cli.flower.project import changed_config
-    from skfedcal.cli.flower.trial import N_SITES, run_trial, toy_data
+    from skfedcal.cli.flower.trial import (
+        N_SITES,
+        announced_rows,
+        run_trial,
+        toy_data,
+    )
 
     config = changed_config(args.dir, args.settings)
     for line in (*check_app(args.dir), *check_run_config(config)):
@@ -233,7 +238,8 @@ def trial(args: argparse.Namespace, console: Console) -> None:
             f"starting a SuperLink and {len(data)} SuperNodes: takes a few minutes, "
             "Ctrl-C ends them all"
         )
-        text = run_trial(args.dir, data, folder, out, args.settings)
+        settings = [*args.settings, *announced_rows(config, data)]
+        text = run_trial(args.dir, data, folder, out, settings)
     console.result(text, {"sites": list(data), "text": text, "output": args.output})
 
 

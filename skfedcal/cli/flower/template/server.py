@@ -90,6 +90,12 @@ def privacy(config):
     }
     if config["privacy"] not in models:
         raise ValueError(f"privacy={config['privacy']!r}: pass one of {list(models)}.")
+    by_row = unit == "example" and config["privacy"] in ("central", "distributed")
+    if by_row and not config["n-rows"]:
+        raise ValueError(
+            "unit='example' needs n-rows, the public number of rows of all sites; "
+            "unit='client' does not, and is for dozens of sites."
+        )
     return models[config["privacy"]]()
 
 
