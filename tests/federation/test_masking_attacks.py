@@ -383,7 +383,9 @@ FORGED = {
     "none": lambda good, server: {},
     "one too few": lambda good, server: dict(list(good.items())[:-1]),
     "zeros": lambda good, server: {i: bytes(64) for i in good},
-    "one changed": lambda good, server: good | {1: good[1][:-1] + b"\x00"},
+    "one changed": lambda good, server: (
+        good | {1: bytes([good[1][0] ^ 1]) + good[1][1:]}
+    ),
     "swapped": lambda good, server: good | {1: good[2], 2: good[1]},
     "one for all": lambda good, server: dict.fromkeys(good, good[1]),
     "of another list": lambda good, server: good | server.signed(range(5), [4]),
