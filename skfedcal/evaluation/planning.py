@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal._params import as_number
+from skfedcal._params import as_number, check_integer
 from skfedcal.evaluation.grid import ScoreGrid
 from skfedcal.evaluation.noise import (
     LevelNoise,
@@ -548,15 +548,19 @@ def _check_used(
     max_examples: int,
     n_sources: int | None,
 ) -> None:
-    """Raise ValueError for a setting that has no effect."""
-    for name, value, default, used, what in (
+    """Raise an error for a setting that is no number, or has no effect."""
+    check_integer("max_examples", max_examples, 1)
+    for name, value in (("n_bins", n_bins), ("n_sources", n_sources)):
+        if value is not None:
+            check_integer(name, value, 1)
+    for name, given, default, used, what in (
         ("n_bins", n_bins, None, metric == "ece", f"metric={metric!r}"),
         ("max_examples", max_examples, 1, not isinstance(privacy, LocalDP), "LocalDP"),
         ("n_sources", n_sources, None, isinstance(privacy, SourceDP), repr(privacy)),
     ):
-        if value != default and not used:
+        if given != default and not used:
             raise ValueError(
-                f"{name}={value!r} has no effect with {what}; leave it out."
+                f"{name}={given!r} has no effect with {what}; leave it out."
             )
 
 

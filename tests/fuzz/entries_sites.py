@@ -135,7 +135,9 @@ def collecting(case):
     )  # fmt: skip
     given[name] = case.pick("value", HOSTILE_SETTINGS)
     found = collect(**{"privacy": skfedcal.CentralDP(1.0), **given})
-    if len(found.history) != found.report.n_rounds:
+    # The report of exact sums has no releases.
+    released = np.isfinite(found.report.eps)
+    if released and len(found.history) != found.report.n_rounds:
         raise Broken(f"{len(found.history)} rounds of {found.report.n_rounds}")
 
 
