@@ -871,7 +871,8 @@ def check_seeds(estimator: Any) -> None:
 
 def check_noise_by_eps(estimator: Any) -> None:
     """Noise in the first release grows as eps falls."""
-    data = drawn(40, 10)
+    # As many clients as all parts of a map are asked of at every eps.
+    data = drawn(800, 1)
 
     def released(eps: float, seed: int) -> Any:
         params = {"eps": eps, "random_state": seed}

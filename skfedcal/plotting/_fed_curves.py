@@ -151,7 +151,7 @@ class FedRocDisplay(RateDisplay):
     ...                           input_type="proba")
     >>> display = FedRocDisplay.from_histogram(hist, name="model")
     >>> print(display.line_.get_label())
-    model (AUC = 0.840 [0.823, 0.856])
+    model (AUC = 0.840 [0.824, 0.855])
     """
 
     _axes = {"fpr": "False Positive Rate", "tpr": "True Positive Rate"}
@@ -232,7 +232,7 @@ class FedPrecisionRecallDisplay(RateDisplay):
     ...                           input_type="proba")
     >>> display = FedPrecisionRecallDisplay.from_histogram(hist)
     >>> print(display.line_.get_label())
-    AP = 0.849 [0.828, 0.867]
+    AP = 0.849 [0.829, 0.867]
     """
 
     _axes = {"recall": "Recall", "precision": "Precision"}

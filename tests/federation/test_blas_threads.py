@@ -29,7 +29,8 @@ for method in registry.methods("calibrator"):
     found[method.word] = sha256(b"".join(v.tobytes() for v in sums)).hexdigest()
 print(json.dumps(found))
 """
-ROOT = Path(skfedcal.__file__).parent.parent
+PACKAGE = str(Path(skfedcal.__file__).parents[1])
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def digests(n_threads):
@@ -39,7 +40,7 @@ def digests(n_threads):
         env={
             **os.environ,
             **dict.fromkeys(keys, str(n_threads)),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "examples")]),
+            "PYTHONPATH": os.pathsep.join([PACKAGE, str(EXAMPLES)]),
         },
         stdout=subprocess.PIPE,
         check=True,

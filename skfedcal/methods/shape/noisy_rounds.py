@@ -344,7 +344,8 @@ class ShapePosterior:
         if kind == "b":
             share = self._share(0) * self.weights[1] / sum(self.weights[:2])
         noise = 1 / (max(self.signal, 1e-9) * sqrt(max(share, 1e-9)))
-        return size * float(np.clip((noise / _NOISE) ** _POWER, *limits))
+        # Without any limit on the signal there is no noise.
+        return size * float(np.clip(max(noise / _NOISE, 1e-9) ** _POWER, *limits))
 
     def _add_residual(
         self, state: ShapeState, mean: Array, noise: float, n_clients: int
