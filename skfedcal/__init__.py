@@ -40,6 +40,8 @@ if TYPE_CHECKING:  # ruff: isort: off
     )
     from skfedcal.experiments import Comparison as Comparison, compare as compare
     from skfedcal.federation import FederatedRunner as FederatedRunner
+
+    # The names of the registry, for type checkers only.
     from skfedcal.methods import *  # noqa: F403
     from skfedcal.plotting import (
         FedPrecisionRecallDisplay as FedPrecisionRecallDisplay,

@@ -548,7 +548,7 @@ def _check_used(
     max_examples: int,
     n_sources: int | None,
 ) -> None:
-    """Raise an error for a setting that is no number, or has no effect."""
+    """Raise an error for a setting that is not an integer or has no effect."""
     check_integer("max_examples", max_examples, 1)
     for name, value in (("n_bins", n_bins), ("n_sources", n_sources)):
         if value is not None:

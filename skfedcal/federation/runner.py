@@ -72,7 +72,7 @@ class Schedule:
         return {"full": self.n_clients, "poisson": self.size}.get(self.cohort)
 
     def draw_key(self, entropy: Entropy) -> int:
-        """Number that fixes the permutations of a run; 0 where there are none."""
+        """Seed of the permutations of a run; 0 if cohorts are not permuted."""
         if self.cohort != "permuted":
             return 0
         return int.from_bytes(entropy.child(Stream.COHORT_KEY).uint64(2).tobytes())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Context(NamedTuple):
-    """Context of a client during training; entries that are not needed are None.
+    """What a loss may read of a client; entries that no loss reads are None.
 
     Losses and penalties name the entries that they read in ``needs``. Inside a loss
     there is no axis of clients: where a cohort is trained at once, `vmap` maps over

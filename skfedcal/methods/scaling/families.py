@@ -41,7 +41,7 @@ class CanonicalRows:
     values : ndarray of shape (n_classes, n_rows)
         Centred logits over the temperature; 0 where masked.
     masked : ndarray of shape (n_classes, n_rows) or None
-        Entries of probability 0; None when there are none.
+        Entries of probability 0; None if no entry is 0.
     ranks : ndarray of shape (n_classes, n_rows)
         Classes of each row from the largest entry down, ties in column order; empty
         where the order does not matter.
