@@ -557,7 +557,10 @@ def test_a_release_is_on_disk_before_anybody_sees_it(tmp_path):
     assert [n for n, _ in shown] == ["1", "2"]
     with np.load(job.path) as file:
         assert json.loads(str(file["header"]))["round_index"] == 2
-        assert float(np.exp(-file["state.best"])) == float(shown[-1][1])
+        # Two libraries' exp may differ in the last bit; another draw differs in all.
+        assert float(np.exp(-file["state.best"])) == pytest.approx(
+            float(shown[-1][1]), rel=1e-14
+        )
 
 
 @pytest.mark.xfail(reason="the file alone cannot tell; the ledger does not know rounds")
