@@ -47,7 +47,7 @@ plt.show()
 # %%
 # What that means for a method
 # ----------------------------
-# A fit from sums does not mind how rows are dealt out: the two federations end at
+# A fit from sums does not depend on the assignment of rows: the two federations end at
 # nearly the same errors. A temperature leaves the fault between classes, which skewed
 # clients cannot see by themselves and their sum can.
 

@@ -4,13 +4,13 @@ Label skew: average of optima or optimum of the sum
 
 Each client can find its own best temperature, and the server can average them. Or each
 client sends derivatives of its loss, and the server finds the best temperature of all
-rows. The second way does not depend on how rows are dealt to clients; the first does.
+rows. The second way does not depend on how rows are split over clients; the first does.
 """
 
 # %%
 # The experiment
 # --------------
-# Ten data sets, each dealt to 100 clients five times, with more or less label skew. A
+# Ten data sets, each split over 100 clients five times, with more or less label skew. A
 # client has 30 rows on average and the model is right for about 87 % of them, so that
 # some clients have no wrong prediction at all. Their own best temperature is 0; the
 # average takes it at its lower bound of 0.05.

@@ -147,10 +147,13 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
     level = group.add_mutually_exclusive_group()
     level.add_argument(
-        "-q", "--quiet", action="store_true", help="no progress; warnings stay"
+        "-q", "--quiet", action="store_true", help="print warnings, but no progress"
     )
     level.add_argument(
-        "-v", "--verbose", action="store_true", help="more detail, traceback of errors"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print more detail, and the traceback of an error",
     )
 
 

@@ -52,13 +52,15 @@ def add_privacy_options(group: argparse._ArgumentGroup) -> None:
         "--eps",
         type=eps_number,
         metavar="E",
-        help="differential privacy of a whole client (default: none, exact sums)",
+        help="privacy budget epsilon of a whole client: the smaller, the more noise "
+        "(default: none, exact sums)",
     )
     group.add_argument(
         "--delta",
         type=chance_number,
         metavar="D",
-        help="probability that the bound fails (default: min(1e-5, 1 / (10 clients)))",
+        help="delta of (eps, delta) differential privacy, a small probability "
+        "(default: min(1e-5, 1 / (10 clients)))",
     )
     group.add_argument(
         "--ledger", metavar="PATH", help="JSONL file that records the privacy spent"
@@ -68,9 +70,9 @@ def add_privacy_options(group: argparse._ArgumentGroup) -> None:
         nargs=2,
         type=positive_number,
         metavar=("EPS", "DELTA"),
-        help="refuse to spend more than this from the ledger",
+        help="limit of all fits in the ledger together; a fit beyond it is refused",
     )
-    add_seed_option(group, "repeatable noise: a simulation without any guarantee")
+    add_seed_option(group, "seed of the noise: a simulation without any guarantee")
 
 
 def check_privacy(args: argparse.Namespace) -> None:
@@ -78,7 +80,9 @@ def check_privacy(args: argparse.Namespace) -> None:
     if args.eps is None:
         for name in ("delta", "ledger", "budget"):
             if getattr(args, name) is not None:
-                raise UsageError(f"--{name} needs --eps: nothing is spent without it.")
+                raise UsageError(
+                    f"--{name} needs --eps: without it no privacy is spent."
+                )
     if args.budget is not None and args.ledger is None:
         raise UsageError(
             "--budget needs --ledger PATH, the file that records what is spent."

@@ -86,8 +86,8 @@ class ClassMap:
 def assume_labels_public(*, stacklevel):
     """Warn that private y decides which labels there are; say so for the report."""
     warnings.warn(
-        "The class labels were read from private y; pass `classes` so that only "
-        "public knowledge decides which classes there are.",
+        "The class labels were read from y, which is private, so the result reveals "
+        "which labels occur. Pass `classes`, the list of all labels.",
         PrivacyWarning,
         stacklevel=stacklevel,
     )

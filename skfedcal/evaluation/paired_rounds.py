@@ -166,7 +166,7 @@ class PairedDifferences:
             if n_classes != 2:
                 raise ValueError(f"weights are for two classes, not for {n_classes}")
             if len(self.weights) not in [4 * 2**h for h in range(1, _MAX_HEIGHT + 1)]:
-                raise ValueError(f"{len(self.weights)} weights: not of a power of 2")
+                raise ValueError(f"{len(self.weights)} weights; expected a power of 2")
             for extreme in (min(self.weights), max(self.weights)):
                 check_range("weights", extreme, -1.0, 1.0)
         return ({"round": Field((), "whole", 0, 2**31)},)

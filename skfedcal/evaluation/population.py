@@ -72,9 +72,9 @@ def choose_several(
         return chosen
     if population == "clients":
         raise ValueError(
-            "population='clients' is for two classes and for the most probable class "
-            "(kind='top'); of several classes, only under client-level privacy with "
-            "one row of each client. Pass population='rows'."
+            "population='clients' needs two classes or kind='top'. With more classes "
+            "it needs client-level privacy and one row per client. Pass "
+            "population='rows'."
         )
     return "rows"
 
@@ -96,10 +96,10 @@ def warn_one_row(weighting: str, stacklevel: int) -> None:
     if weighting == "client":
         return
     warnings.warn(
-        "Whole clients are protected, so one row of each client is counted and every "
-        "client counts once: not the same number as over all rows if clients with many "
-        "rows differ. Pass max_examples_per_client=1 to confirm this, a larger bound "
-        "to count more rows, or weighting='client'.",
+        "Privacy is per client, so one row of each client is counted. Every client "
+        "counts once: the result differs from that over all rows if clients with many "
+        "rows differ from the others. Pass max_examples_per_client=1 to confirm this, "
+        "a larger bound to count more rows, or weighting='client'.",
         PrivacyWarning,
         stacklevel=stacklevel,
     )

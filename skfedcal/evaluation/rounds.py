@@ -306,7 +306,7 @@ class ScoreMoments(ClassScoreCounts):
         """List the broadcasts that a site accepts."""
         out = ClassScoreCounts.forms(self, n_classes)
         if self.clip is not None:
-            raise ValueError(f"clip={self.clip!r}: second moments are exact sums")
+            raise ValueError(f"clip={self.clip!r}: second moments are not clipped")
         check_range("number of edges", len(self.edges), 2, MAX_COARSE + 1)
         if list(self.edges) != sorted(set(self.edges)) or (
             (self.edges[0], self.edges[-1]) != (0, 2 ** self.levels[-1])

@@ -153,8 +153,8 @@ class Request:
         """
         if n_clients < self.n_min:
             raise NotEnoughClientsError(
-                f"A sum over {n_clients} clients may not be opened: its noise needs "
-                f"{self.n_min} shares. Nothing of this round was released. Pass "
+                f"A sum over {n_clients} clients must stay secret: its noise needs the "
+                f"shares of {self.n_min}. Nothing of this round was released. Pass "
                 "DistributedDP(n_min=...) with the size of the smallest sum, to "
                 "allow for dropout."
             )

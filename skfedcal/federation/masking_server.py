@@ -360,14 +360,14 @@ class _Round:
             raise NotEnoughClientsError(
                 f"Only {n_left} of {self.plan.n_clients} clients {what}; "
                 f"{max(needed, self.n_min)} are needed. Nothing of this round was "
-                f"released.{self._told()}"
+                f"released.{self._left_out()}"
             )
 
-    def _told(self) -> str:
-        told = "; ".join(
+    def _left_out(self) -> str:
+        faults = "; ".join(
             f"client {self.names[i]!r} {why}" for i, why in sorted(self.faults.items())
         )
-        return f" Left out: {told}." if told else ""
+        return f" Left out: {faults}." if faults else ""
 
 
 def _items(value: Any) -> list[Any]:

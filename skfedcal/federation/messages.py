@@ -190,7 +190,7 @@ class MessageBackend:
             ) from error
         if self.faults:
             warnings.warn(
-                f"A sum was made without all clients.{format_faults(self.faults)}",
+                f"The sum does not include all clients.{format_faults(self.faults)}",
                 FaultyClientWarning,
                 stacklevel=2,
             )

@@ -235,8 +235,8 @@ class SitePolicy:
         self._check_noise(cost)
         if self.unit == "client" and request.unit != "client" and cost.kind != "none":
             raise SiteRefusalError(
-                "its policy (unit) demands noise that hides all its rows, the request "
-                "hides one"
+                "its policy (unit) requires noise that protects all its rows together, "
+                "the request protects single rows"
             )
         if not masked and cost.kind != "own" and not self.allow_plain:
             raise SiteRefusalError(
@@ -245,8 +245,8 @@ class SitePolicy:
         if not masked and cost.kind == "shared" and not self.allow_seeded_noise:
             # Alone with its share it would cost far more than is counted here.
             raise SiteRefusalError(
-                "a noise share protects only in a masked sum; without a mask it is "
-                "allowed only in simulations (allow_seeded_noise)"
+                "a share of the noise protects only inside a masked sum; a plain "
+                "answer is for simulations (allow_seeded_noise)"
             )
         return cost
 
@@ -262,13 +262,13 @@ class SitePolicy:
 
         if not plan.complete and plan.n_clients <= COMPLETE:
             raise SiteRefusalError(
-                f"up to {COMPLETE} clients it masks with all others, but the round of "
-                f"{plan.n_clients} clients has {plan.degree} neighbours"
+                f"a round of up to {COMPLETE} clients must mask each with all others; "
+                f"this one has {plan.n_clients} clients and {plan.degree} neighbours"
             )
         if not plan.complete and plan.degree < self.min_neighbours:
             raise SiteRefusalError(
-                f"its policy (min_neighbours) demands masks with {self.min_neighbours} "
-                f"others, the round has {plan.degree}"
+                f"its policy (min_neighbours) requires masks with "
+                f"{self.min_neighbours} others, the round has {plan.degree}"
             )
         if plan.complete and 2 * plan.threshold <= plan.n_clients + self.max_colluders:
             raise SiteRefusalError(
@@ -300,13 +300,13 @@ class SitePolicy:
     def _check_noise(self, cost: Cost) -> None:
         if NOISES.index(cost.kind) < NOISES.index(self.noise):
             raise SiteRefusalError(
-                f"its policy (noise) demands {self.noise!r}, the request has "
+                f"its policy (noise) requires {self.noise!r}, the request has "
                 f"{cost.kind!r}"
             )
         if cost.noise < self.min_noise:
             raise SiteRefusalError(
-                f"its policy (min_noise) demands noise of {self.min_noise:g} times the "
-                f"bound, the request has {cost.noise:.4g}"
+                f"its policy (min_noise) requires noise of {self.min_noise:g} times "
+                f"the bound, the request has {cost.noise:.4g}"
             )
 
 
@@ -506,8 +506,8 @@ def check_terms(
     _check_numbers(request)
     if request.unit == "example" and getattr(request.algorithm, "by_place", False):
         raise SiteRefusalError(
-            "rows are protected one by one, and what they add depends on their place "
-            "among the others"
+            "unit='example' protects single rows, but what a row contributes depends "
+            "on its position among the others"
         )
     return policy.check(request, masked=masked)
 

@@ -97,8 +97,8 @@ def _honest_cohort(test: _Test, n_sites: int, size: int) -> Sequence[int]:
         if test.passes(cohort):
             return cohort
     raise NotEnoughClientsError(
-        f"None of {len(tried)} cohorts of {size} among {n_sites} sites has a right "
-        "sum: too few sites are honest, or do not answer. Ask each of them to run "
+        f"None of {len(tried)} cohorts of {size} among {n_sites} sites has the correct "
+        "sum: too many sites are faulty or do not answer. Ask each of them to run "
         "'skfedcal flower doctor --site site.toml'."
     )
 

@@ -428,7 +428,7 @@ def whole_config(config: Config) -> Config:
         raise ValueError(f"{path}: {error}") from error
     both = sorted(set(entries) & set(config))
     if both:
-        raise ValueError(f"{both[0]} is in {path} and in the node config.")
+        raise ValueError(f"{both[0]} is in {path} and in the node config; keep one.")
     return {**entries, **config}
 
 
@@ -482,7 +482,7 @@ def _ledger(config: Config) -> PrivacyLedger | None:
     limits = [name for name in ("max-eps", "max-delta") if name in config]
     if "ledger" not in config:
         if limits:
-            raise ValueError(f"{limits[0]} needs ledger: the file that adds it up.")
+            raise ValueError(f"{limits[0]} needs ledger, the file of what was spent.")
         return None
     from skfedcal.privacy.site_ledger import SiteLedger
 

@@ -356,10 +356,11 @@ class BaseCalibrator(
     def _warn_nobody_asked(self, setting: FitSetting) -> None:
         units = "rows" if setting.unit == "example" else "clients"
         warnings.warn(
-            f"No client was asked and nothing was spent: {setting.n_units} {units} at "
-            f"this eps release less than what is known beforehand ({units} times mu = "
-            f"{setting.n_units * setting.strength:.2g}). Predictions return the input "
-            f"unchanged. More {units} or a larger eps would help"
+            "No client was asked and no privacy was spent: with "
+            f"{setting.n_units} {units} at this eps, the noise would hide any gain "
+            f"({units} times mu = {setting.n_units * setting.strength:.2g}). "
+            "Predictions return the input unchanged. "
+            f"More {units} or a larger eps would help"
             f"{self._other_unit if setting.unit == 'client' else ''}.",
             CalibrationWarning,
             stacklevel=4,

@@ -149,8 +149,8 @@ def _warn_about_zeros(n_zero: int, n_rows: int, replaced: bool) -> None:
         "each counts as the lesser of exp(-12) and the least other probability of its "
         "row"
         if replaced
-        else "each counts as the machine epsilon, which decides the mean. Calibrators "
-        "replace zeros; min_prob='replace' scores them as these do"
+        else "each is scored as the machine epsilon, which dominates the mean. "
+        "min_prob='replace' replaces zeros as calibrators do"
     )
     warnings.warn(
         f"{n_zero} of {n_rows} rows give their true label probability 0, whose "

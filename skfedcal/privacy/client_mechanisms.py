@@ -158,7 +158,7 @@ def survivors_assumed(n_min: int, n_shares: int) -> tuple[str, ...]:
     return (
         f"{n_shares} or more of the clients in every sum draw their share of the noise "
         "as agreed and keep it to themselves",
-        f"secure aggregation opens no sum of fewer than {n_min} clients",
+        f"secure aggregation reveals no sum of fewer than {n_min} clients",
     )
 
 

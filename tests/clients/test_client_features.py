@@ -79,7 +79,7 @@ def test_given_classes_may_be_unseen_and_are_sorted(rows):
 
 def test_labels_are_public_only_if_nobody_gave_them(rows):
     X, y = rows
-    with pytest.warns(PrivacyWarning, match="read from private y"):
+    with pytest.warns(PrivacyWarning, match="read from y, which is private"):
         read = read_features(Reader(), X, y, private=True)
     assert read.assumptions == (LABELS_PUBLIC,)
     assert not read_features(

@@ -215,7 +215,7 @@ def test_several_classes_have_clients_where_one_row_of_each_counts():
     assert private.population == "clients"
     assert private.estimand == "every client counts once"
     for options in ({"multi_class": "ovo"}, {"multi_class": "ovr", "n_others": 1}):
-        with pytest.raises(ValueError, match="population='clients' is for two"):
+        with pytest.raises(ValueError, match="population='clients' needs two"):
             federated_roc_auc_score(fed.clients, population="clients", **options)
 
 

@@ -187,7 +187,7 @@ def test_a_seed_repeats_and_no_seed_does_not(draw_scores):
 def test_labels_of_private_rows_should_be_declared(draw_scores):
     scores, labels = draw_scores(300)
     names = np.array(["no", "yes"])[labels]
-    with pytest.warns(PrivacyWarning, match="pass `classes`"):
+    with pytest.warns(PrivacyWarning, match="Pass `classes`"):
         fit(scores, names, privacy=CentralDP(1.0))
 
 
@@ -422,7 +422,7 @@ def test_labels_that_were_read_from_rows_are_an_assumption_of_the_report(collect
     labels = names[np.arange(60) % 2]
     known = {"client_ids": np.arange(60), "privacy": CentralDP(1.0)}
     said = "the set of class labels, read from y, is public"
-    with pytest.warns(PrivacyWarning, match="read from private y"):
+    with pytest.warns(PrivacyWarning, match="read from y, which is private"):
         found = collect(logits, labels, **known)
     assert said in found.privacy_.assumptions
     found = collect(logits, labels, classes=names, **known)

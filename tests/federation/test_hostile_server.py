@@ -183,7 +183,7 @@ def test_few_clients_mask_with_all():
     """With a part of them, the site could not count who is in the sum."""
     site = Site("a", rows_of("a"), policy=SitePolicy(min_clients=25))
     plan = MaskPlan("run", 0, 30, 14, 10)
-    assert "masks with all" in keys_refusal(site, plan, SHARED)
+    assert "must mask each with all others" in keys_refusal(site, plan, SHARED)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_share_of_noise_is_not_sent_without_a_mask():
     ledger = SiteLedger(budget=(5.0, 1e-5))
     policy = SitePolicy(allow_plain=True)
     site = Site("a", rows_of("a"), policy=policy, ledger=ledger)
-    assert "only in a masked sum" in ask(site, SHARED)["refused"]
+    assert "only inside a masked sum" in ask(site, SHARED)["refused"]
     assert len(ledger) == 0
 
 
@@ -285,7 +285,7 @@ def test_rows_whose_place_matters_are_not_protected_one_by_one():
             request, algorithm=replace(request.algorithm, by_values=False)
         )
         reply = ask(Site("a", rows, policy=policy), by_number)
-        assert "depends on their place" in reply["refused"]
+        assert "depends on its position" in reply["refused"]
 
 
 def test_depths_are_bounded():

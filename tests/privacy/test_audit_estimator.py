@@ -321,7 +321,7 @@ def test_command_fails_if_the_audit_does(monkeypatch, capsys):
     assert main(["audit", "--method", "bin", "--runs", "20", "--seed", "0"]) == 2
     captured = capsys.readouterr()
     assert "verdict      FAILED" in captured.out
-    assert "FedBinCalibrator does not keep eps=1" in captured.err
+    assert "FedBinCalibrator violates eps=1" in captured.err
 
 
 def test_picture_shows_the_claim_and_the_errors():

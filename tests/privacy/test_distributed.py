@@ -554,7 +554,7 @@ def test_who_is_trusted_is_in_the_report():
         assert report.trust.startswith("distributed: clients add the noise")
         assert ("added once to the exact sum" in report.trust) == (mode == "fast")
         assert report.secure is secure
-        assert "secure aggregation opens no sum" in str(report)
+        assert "secure aggregation reveals no sum" in str(report)
 
 
 # ----------------------------------------------------------------- engines and units

@@ -735,7 +735,7 @@ def test_noise_falls_with_eps(digits):
 
 def test_labels_of_private_clients_are_named(digits):
     X, y, ids = digits
-    with pytest.warns(PrivacyWarning, match="labels were read from private y"):
+    with pytest.warns(PrivacyWarning, match="read from y, which is private"):
         clf = small(eps=1.0).fit(X, y, client_ids=ids)
     assert any("labels" in text for text in clf.privacy_.assumptions)
 

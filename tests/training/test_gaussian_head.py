@@ -337,7 +337,7 @@ def test_one_release_is_debited_before_the_clients_are_asked(blobs):
 def test_labels_that_nobody_gave_are_reported_as_public(blobs):
     X, y, ids = blobs
     head = FedGaussianHead(1.0, max_norm=2.0)
-    with pytest.warns(PrivacyWarning, match="class labels were read from private y"):
+    with pytest.warns(PrivacyWarning, match="read from y, which is private"):
         head.fit(X, y, client_ids=ids)
     assert any("class labels" in text for text in head.privacy_.assumptions)
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 _WIDTHS = (26, 40, 29)
 _NUMBERS = (8, 8, 11)
 _CHARGED = """\
-answered: requests that came as far as the rows.
-eps charged: the most that one copy of the ledger was charged. Each request goes to a
-fresh copy of the site and of its ledger, the requests of a search to one copy."""
+answered: requests that the site computed an answer to, from its rows.
+eps charged: largest charge to one copy of the ledger. Each request goes to a fresh copy
+of the site and of its ledger; the requests of one binary search go to the same copy."""
 
 
 def audit_site_file(path: str, thorough: bool, console: Console) -> None:
@@ -73,7 +73,7 @@ def audit_site_file(path: str, thorough: bool, console: Console) -> None:
 def _finding_text(target: Target, findings: Sequence[Finding]) -> str:
     copies = target.copies
     failed = sum(bool(finding.learnt) for finding in findings)
-    left = "none: what is answered is not added up"
+    left = "none: the site does not record the privacy that its answers spend"
     if copies.has_ledger:
         left = f"a copy, with eps {copies.remaining:.4g} left"
     pairs = [
@@ -90,7 +90,7 @@ def _finding_text(target: Target, findings: Sequence[Finding]) -> str:
     ]
     if not target.plain and not target.masked:
         pairs.append(
-            ("warning", "the site answers nothing: its rows were never reached")
+            ("warning", "the site refused every request, so that nothing was tested")
         )
     return f"{text_pairs(pairs)}\n\n{findings_table(findings)}\n\n{_CHARGED}"
 
@@ -151,15 +151,16 @@ DESCRIPTION = """\
 Attack the privacy of a calibrator, or of a site, and print what was found.
 
 Calibrator (--method): whole fits are run with and without a worst-case client among a
-few ordinary ones; no data are needed. What clients send is checked in integers, the
-noise for its size, its shape, its lattice and its freshness, and a distinguisher that
-knows everything but the noise is compared with the claimed trade-off curve. A pass
-means that this attack found nothing.
+few ordinary ones; no data are needed. The audit checks that no client sends more than
+its bound, that the noise is as large as stated, of the stated distribution and drawn
+anew each time, and that an attacker who knows everything but the noise cannot tell the
+two kinds of fits apart better than eps allows. A pass means that this attack found
+nothing.
 
-Site (--site): a scripted dishonest server asks copies of the site everything that it
-can think of, in this process. The rows are those of the site, the ledger is a copy: the
-file of the ledger is not changed. The table says what was tried, what was learnt and
-what the site was charged for it. Time is not measured.
+Site (--site): a script plays a dishonest server and sends all attacks that it knows to
+copies of the site, in this process. The rows are those of the site. The ledger is a
+copy: its file is not changed. The table says what was tried, what was learnt and how
+much eps the site charged for it. What the time of an answer reveals is not measured.
 
 The exit status of a failed audit is 2.
 """
@@ -183,7 +184,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--thorough",
         action="store_true",
-        help="with --site: ten times as many answers, all worlds in all stages",
+        help="with --site: ten times as many answers, and every change of the rows in "
+        "every stage of a masked sum",
     )
     parser.add_argument(
         "--method",
@@ -197,26 +199,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=positive_number,
         default=1.0,
         metavar="E",
-        help="claim to audit (default: 1)",
+        help="privacy budget that the method claims (default: 1)",
     )
     parser.add_argument(
         "--delta",
         type=chance_number,
         metavar="D",
-        help="of the claim (default: 1e-5 for Gaussian noise)",
+        help="delta that the method claims (default: 1e-5 for Gaussian noise)",
     )
     parser.add_argument(
         "--unit",
         choices=("client", "example"),
         default="client",
-        help="privacy unit (default: client)",
+        help="what is protected: a client or one example (default: client)",
     )
     parser.add_argument(
         "--runs",
         type=positive_count,
         default=1500,
         metavar="N",
-        help="fits with the canary, and as many without, 20 at least (default: 1500)",
+        help="fits with the worst-case client (canary), and as many without; at least "
+        "20 (default: 1500)",
     )
     parser.add_argument(
         "--alpha",
@@ -225,7 +228,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="A",
         help="probability that a correct method fails (default: 0.01)",
     )
-    add_seed_option(parser, "repeat an audit (default: noise from the system)")
+    add_seed_option(
+        parser, "makes the audit repeatable (default: noise of the operating system)"
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
@@ -240,7 +245,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
         _run_site(args, console)
         return
     if args.thorough:
-        raise UsageError("--thorough is used with --site only: pass --runs.")
+        raise UsageError("--thorough needs --site; with --method pass a larger --runs.")
     estimator = METHODS[args.method].load()
     name = estimator.__name__
     model = CentralDP(args.eps, delta=args.delta, unit=args.unit)
@@ -255,7 +260,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     console.result(_text(name, result), data)
     if not result.passed:
         failed = ", ".join(check.name for check in result.failures)
-        raise ValueError(f"{name} does not keep eps={args.eps:g}: {failed}.")
+        raise ValueError(f"{name} violates eps={args.eps:g}: {failed}.")
 
 
 def _run_site(args: argparse.Namespace, console: Console) -> None:
@@ -267,7 +272,7 @@ def _run_site(args: argparse.Namespace, console: Console) -> None:
 
 
 def _text(name: str, result: Any) -> str:
-    power = f"{result.power:.2f} against twice the eps"
+    power = f"{result.power:.2f} if the true eps were twice the claim"
     pairs = [
         ("method", name),
         ("claim", str(result.claim)),

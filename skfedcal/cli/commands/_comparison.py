@@ -71,22 +71,30 @@ def add_comparison_options(parser: argparse.ArgumentParser) -> None:
         type=eps_number,
         default=[None, 3.0, 1.0, 0.5],
         metavar="E",
-        help="budgets of a client; none adds no noise (default: none 3 1 0.5)",
+        help="privacy budgets of a client; none: no noise (default: none 3 1 0.5)",
     )
     what.add_argument(
-        "--delta", type=chance_number, metavar="D", help="of private fits"
+        "--delta", type=chance_number, metavar="D", help="delta of fits with eps"
     )
     what.add_argument(
-        "--seeds", type=positive_count, default=3, metavar="N", help="runs (default: 3)"
+        "--seeds",
+        type=positive_count,
+        default=3,
+        metavar="N",
+        help="how often each fit is repeated, with another seed (default: 3)",
     )
     what.add_argument(
-        "--first-seed", type=seed_number, default=0, metavar="N", help="(default: 0)"
+        "--first-seed",
+        type=seed_number,
+        default=0,
+        metavar="N",
+        help="first of these seeds (default: 0)",
     )
     what.add_argument(
         "--vary",
         nargs="+",
         metavar=("NAME", "VALUE"),
-        help=f"run all with several values of one of {', '.join(VARY)}",
+        help=f"repeat all fits for several values of one of {', '.join(VARY)}",
     )
     what.add_argument(
         "--class-prior",
@@ -101,7 +109,7 @@ def add_comparison_options(parser: argparse.ArgumentParser) -> None:
         "--jobs",
         type=positive_count,
         metavar="N",
-        help="processes (default: one per core)",
+        help="number of processes (default: one per core)",
     )
     work.add_argument(
         "--store",
@@ -136,7 +144,10 @@ def _add_rows_options(group: argparse._ArgumentGroup) -> None:
         help="share of rows for testing, if FILE has no val rows (default: 0.5)",
     )
     group.add_argument(
-        "--rounds", type=positive_count, metavar="N", help="rounds of all methods"
+        "--rounds",
+        type=positive_count,
+        metavar="N",
+        help="number of rounds of every method",
     )
     group.add_argument(
         "--cohort",
@@ -247,14 +258,14 @@ def _exact(value: float) -> str:
 
 COMPARE_DESCRIPTION = f"""\
 Calibrate the clients in FILE with several methods, with and without differential
-privacy, and print what each gains and costs on rows that were not used. Everything is
-seeded: a simulation on rows at hand, to choose a method before it is run for real.
+privacy, and print what each gains and costs on held-out rows. Everything is seeded: a
+simulation on rows in one place, to choose a method before clients are asked.
 
 Finished cells (a method, an eps, a seed) are stored on disk: the same command
 continues where an interrupted one stopped.
 
 {FILE_FORMS}
-If FILE has no clients, its rows are dealt to 100 of them with label skew.
+If FILE has no clients, its rows are assigned to 100 clients with label skew.
 """
 
 COMPARE_EXAMPLES = """\

@@ -218,12 +218,12 @@ def check_policy(policy: SitePolicy) -> Iterator[Line]:
         yield Line("warn", "noise", text)
     if policy.classes is None:
         text = (
-            "none: a request may name any; rows of classes it leaves out do not count"
+            "none: a request may name any classes; rows of other classes count as zero"
         )
         yield Line("warn", "classes", text)
     for name in ("allow_plain", "allow_seeded_noise"):
         if getattr(policy, name):
-            yield Line("warn", name, "true: that is for simulations")
+            yield Line("warn", name, "true: safe in simulations only")
 
 
 def check_rows(path: str, policy: SitePolicy) -> Iterator[Line]:
@@ -250,7 +250,8 @@ def check_rows(path: str, policy: SitePolicy) -> Iterator[Line]:
             width in (len(known), len(known) - 1),
             "columns",
             f"{width} for {len(known)} classes",
-            f"{width} columns of scores for {len(known)} classes: no row would count",
+            f"{width} columns of scores for {len(known)} classes: all rows would count "
+            "as zero",
         )
     if rows.kind == "features":
         usable = np.isfinite(rows.scores).all(axis=1)
@@ -297,7 +298,7 @@ def check_secret_file(path: str) -> Iterator[Line]:
     """Whether others may read a file with a secret."""
     if path and os.name == "posix" and Path(path).exists():
         mode = Path(path).stat().st_mode & 0o777
-        text = f"others may read {path}: chmod 600"
+        text = f"other users can read {path}; run chmod 600"
         yield _judged(not mode & 0o077, "permissions", f"{path}: {mode:o}", text)
 
 
@@ -339,7 +340,7 @@ def check_certificates(ca: str, cert: str, key: str) -> Iterator[Line]:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     if not (ca or cert or key):
-        text = "no certificate was passed: without one, on one machine only"
+        text = "no certificate was passed; without one, stay on one machine"
         yield Line("warn", "TLS", text)
         return
     read: dict[str, Any] = {}

@@ -193,7 +193,10 @@ def read_rows(
     pair = None
     if test is not None:
         if not _is_pair(test):
-            raise ValueError("test must be a pair of logits and labels, or None.")
+            raise ValueError(
+                "test must be a pair (logits, labels) or None, got "
+                f"{type(test).__name__}."
+            )
         pair = as_table(test[0]), _columns(test[1], known)
         _check_lengths(*pair, "test")
         if pair[0].shape[1] != logits.shape[1]:

@@ -192,7 +192,7 @@ class Plan:
             )
         if "beta" in self.vary and self.rows.clients is not None:
             raise ValueError(
-                "vary='beta' deals rows to clients, but these have clients already. "
+                "vary='beta' assigns rows to clients, but these have clients already. "
                 "Pass (logits, labels) without client_ids."
             )
         for point in self.points(OF_SPLIT):
@@ -362,7 +362,7 @@ def read_budgets(eps: Any) -> list[float | None]:
 
 
 def read_seeds(seeds: Any) -> list[int]:
-    """Return a list of seeds; None is one run, with rows dealt by seed 0."""
+    """Return a list of seeds; None is one run, with rows assigned by seed 0."""
     if seeds is None:
         return [0]
     listed = isinstance(seeds, Iterable) and getattr(seeds, "ndim", 1) > 0

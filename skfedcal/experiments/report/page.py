@@ -325,11 +325,11 @@ def clients(comparison: Comparison) -> str:
         for cells in shown._cells()
     )
     return (
-        "<h2 id=clients>How far clients differ</h2><p>Classes that a client has on "
-        "average; variance over clients of the temperatures T_k that each would fit "
-        "alone, and of its classwise error with it; mean distance from the temperature "
-        "T of all rows. The more they differ, the less a single client can correct "
-        "the model alone.</p>"
+        "<h2 id=clients>How far clients differ</h2><p>Mean number of classes of a "
+        "client; variance over clients of the temperature T_k fitted to one client "
+        "alone, and of the classwise error at T_k; mean distance between T_k and the "
+        "temperature T of all rows. The more clients differ, the worse a map that one "
+        "client fits alone.</p>"
         '<div class="scroll fit" tabindex="0" role="region" '
         'aria-label="How far clients differ"><table><thead><tr>'
         f"{heads}</tr></thead><tbody>{lines}</tbody></table></div>"
@@ -369,18 +369,18 @@ def privacy(comparison: Comparison) -> str:
     )
     return (
         f"<p>A budget eps limits what all releases together can reveal about one whole "
-        f"{escape(units)}. Take somebody who knows everything else and asks whether "
-        f"this {escape(units)} gave its own data or nothing:</p>"
+        f"{escape(units)}. Consider an attacker who knows all other data and guesses "
+        f"whether this {escape(units)} contributed its data or nothing:</p>"
         '<div class="scroll fit" tabindex="0" role="region" '
         'aria-label="Meaning of eps"><table><thead><tr>'
         '<th scope="col" class="first">eps of one fit</th>'
         '<th scope="col">delta</th><th scope="col">odds grow at most</th>'
         '<th scope="col">50 % suspicion becomes at most</th></tr></thead>'
         f"<tbody>{lines}</tbody></table></div>"
-        "<p>The bound holds up to a slack of delta. It is that of one fit: every "
-        "further fit on the same clients adds to it, and a privacy ledger keeps the "
-        "account. The server is trusted to add the noise; how many clients there are "
-        "is public. eps below 1 is strong privacy, above 10 is weak.</p>"
+        "<p>The bound may fail with a probability of about delta. It holds for one "
+        "fit: every further fit on the same clients adds to it, and a PrivacyLedger "
+        "adds them up. The server is trusted to add the noise, and the number of "
+        "clients is public. eps below 1 is strong privacy, above 10 is weak.</p>"
         f"{warning}"
     )
 

@@ -205,7 +205,7 @@ def _state(base: Pick) -> str:
     gap = sure - right
     # Two standard errors of the share of rows that are right.
     error = 200 * (run["accuracy"] * (1 - run["accuracy"]) / run["n_test"]) ** 0.5
-    meaning = "which agree within chance"
+    meaning = "a difference within sampling error"
     if abs(gap) > error:
         meaning = f"{'over' if gap > 0 else 'under'}-confident by {abs(gap):.1f} points"
     return (

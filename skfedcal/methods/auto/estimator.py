@@ -385,7 +385,7 @@ def _compared(state: MapState) -> str:
     losses = ", ".join(
         f"{name} {loss:.4f}" for name, loss in zip(names, state.losses, strict=True)
     )
-    rows = "held-back rows" if state.held_back else "all rows, of which there are few,"
+    rows = "held-back rows" if state.held_back else "all rows (there are few)"
     return f"The mean log loss of {rows} chose {state.kind}: {losses}."
 
 

@@ -101,7 +101,7 @@ def test_a_calibrated_model_is_left_nearly_as_it_is(calibrated):
 
 def test_a_weak_signal_asks_nobody(calibrated):
     # Ten clients at a small budget: nothing can be learned.
-    with pytest.warns(CalibrationWarning, match="nothing was spent"):
+    with pytest.warns(CalibrationWarning, match="no privacy was spent"):
         cal = make_cal(0.1)(0).fit(calibrated.clients[:10])
     assert not cal.improves_ and cal.n_rounds_ == 0
     logits = calibrated.test_logits[:50]

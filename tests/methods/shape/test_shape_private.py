@@ -193,7 +193,7 @@ def test_one_fit_is_one_debit_and_a_weak_signal_costs_nothing(tmp_path):
     assert len(ledger) == 1
     assert ledger.spent(1e-5) == pytest.approx(1.0, rel=1e-3)
     for method in (FedShapeCalibrator, FedBiasTempCalibrator, FedAutoCalibrator):
-        with pytest.warns(CalibrationWarning, match="nothing was spent"):
+        with pytest.warns(CalibrationWarning, match="no privacy was spent"):
             cal = method(0.01, **params).fit(clients[:40])
         assert len(ledger) == 1 and cal.n_rounds_ == 0 and not cal.improves_
         rows = clients[0][0]

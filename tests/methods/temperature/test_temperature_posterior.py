@@ -185,7 +185,7 @@ def test_too_few_clients_are_not_asked_and_nothing_is_spent(privacy, monkeypatch
     ledger = PrivacyLedger(budget=(1.0, 1e-5))
     monkeypatch.setattr(TemperaturePosterior, "query", None)
     cal = FedTempCalibrator(privacy=privacy, ledger=ledger)
-    with pytest.warns(CalibrationWarning, match="No client was asked and nothing"):
+    with pytest.warns(CalibrationWarning, match="No client was asked and no privacy"):
         cal.fit(fed.clients)
     assert len(ledger) == 0 and len(cal.history_) == cal.n_rounds_ == 0
     assert (cal.temperature_, cal.expected_gain_) == (1.0, 0.0)
