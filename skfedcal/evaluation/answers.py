@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._docs import SharedDocs
 from skfedcal.evaluation.grid import ScoreGrid
 from skfedcal.evaluation.intervals import (
     UNIT,
@@ -28,6 +29,49 @@ if TYPE_CHECKING:
     from skfedcal.privacy.events import PrivacyReport
 
 Array = NDArray[Any]
+
+# Entries of docstrings that metrics share.
+answers_documented = SharedDocs(
+    """
+    client_ids : array-like of shape (n_samples,), default=None
+        Client that owns each row; with a list of clients, one name per client.
+    y : array-like of shape (n_samples,), or list of these, default=None
+        Labels; omitted when `clients` is a list of pairs.
+    privacy : privacy model, default=None
+        Privacy model of the release; None is `SecureAggregation`: exact sums.
+    weighting : {'example', 'client'}, default='example'
+        Every row counts 1, or the rows of a client add up to 1.
+    classes : array-like of shape (n_classes,), default=None
+        Labels in the order of the columns; None takes them from `y`.
+    ledger : PrivacyLedger, default=None
+        Ledger that is charged before noise is drawn.
+    runner : FederatedRunner, default=None
+        Engine and cohorts.
+    random_state : int, RandomState instance or None, default=None
+        None draws noise from the operating system; a seed makes the result
+        reproducible, and a simulation without a privacy guarantee.
+    n_clients : int
+        Clients that were asked.
+    threshold : float, default=0.5
+        Probability from which on a row is predicted positive.
+    average : {'binary', 'micro', 'macro', 'weighted'} or None, default='binary'
+        'binary' is of the positive of two classes. The others predict the most
+        probable class: over all rows, mean over classes, equal or weighted by their
+        rows, or one estimate per class.
+    strategy : {'uniform', 'quantile'}, default='uniform'
+        Bins of equal width, or of about equal depth.
+    ci : float, default=0.95
+        Level of the confidence interval.
+    privacy_ : PrivacyReport
+        Privacy guarantee of the release.
+    history_ : list of RoundRecord
+        Rounds of the run.
+    estimand_ : str
+        What counts how much in an answer.
+    n_clients_ : int
+        Clients that were asked.
+    """
+)
 
 # A bucket is shown if its count is so many standard deviations of its noise.
 VISIBLE = 3.0

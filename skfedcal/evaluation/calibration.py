@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal._params import check_flag
-from skfedcal.evaluation.answers import VISIBLE, Answers, check_bins, undefined
+from skfedcal.evaluation.answers import (
+    VISIBLE,
+    Answers,
+    answers_documented,
+    check_bins,
+    undefined,
+)
 from skfedcal.evaluation.intervals import (
     Estimate,
     check_level,
@@ -135,6 +141,7 @@ class Reliability(NamedTuple):
     high: Array
 
 
+@answers_documented
 class CalibrationAnswers(Answers):
     """Metrics that use the centre of a bucket for the scores in it."""
 
@@ -144,8 +151,7 @@ class CalibrationAnswers(Answers):
 
         Parameters
         ----------
-        ci : float, default=0.95
-            Level of the confidence interval.
+        ci
 
         Returns
         -------
@@ -167,8 +173,7 @@ class CalibrationAnswers(Answers):
 
         Parameters
         ----------
-        ci : float, default=0.95
-            Level of the confidence interval.
+        ci
 
         Returns
         -------
@@ -191,10 +196,7 @@ class CalibrationAnswers(Answers):
         n_bins : int, default=10
             Number of bins; one is left out if its count is not above three standard
             deviations of its noise.
-        strategy : {'uniform', 'quantile'}, default='uniform'
-            Bins of equal width, or of about equal depth.
-        ci : float, default=0.95
-            Level of the confidence intervals.
+        strategy, ci
 
         Returns
         -------
@@ -330,6 +332,7 @@ class Gaps:
         return self.sampling + self.privacy
 
 
+@answers_documented
 class CalibrationErrors(CalibrationAnswers):
     """Gaps between score and frequency over bins."""
 
@@ -348,15 +351,13 @@ class CalibrationErrors(CalibrationAnswers):
         ----------
         n_bins : int, default=15
             Number of bins; a bucket belongs to the bin of its centre.
-        strategy : {'uniform', 'quantile'}, default='uniform'
-            Bins of equal width, or of about equal depth.
+        strategy
         debias : bool, default=True
             Correct the upward bias of absolute values by sampling and noise: each gap
             is estimated as the one whose expected absolute value is the observed one
             (folded normal distribution). Some bias remains where the true error is near
             0.
-        ci : float, default=0.95
-            Level of the confidence interval.
+        ci
 
         Returns
         -------
@@ -417,8 +418,7 @@ class CalibrationErrors(CalibrationAnswers):
         n_bins : int, default=15
             Number of bins; a bucket belongs to the bin of its centre, and a bin that
             noise alone could have filled is left out.
-        strategy : {'uniform', 'quantile'}, default='uniform'
-            Bins of equal width, or of about equal depth.
+        strategy
         squared : bool, default=True
             Return the mean square, which debiasing makes unbiased, not its root.
         debias : bool, default=True

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal._params import check_flag
-from skfedcal.evaluation.answers import check_bins, undefined
+from skfedcal.evaluation.answers import answers_documented, check_bins, undefined
 from skfedcal.evaluation.calibration import KNOWN, sum_interval, unfold
 from skfedcal.evaluation.collect import Statistic
 from skfedcal.evaluation.grid import ScoreGrid
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 
+@answers_documented
 class ClasswiseResiduals:
     """Sums of outcome minus probability per class and bin.
 
@@ -63,8 +64,7 @@ class ClasswiseResiduals:
         Sums of squared residuals; only with exact sums, None under noise.
     classes : ndarray of shape (n_classes,)
         Label of each row of `residuals`.
-    n_clients : int
-        Clients that were asked.
+    n_clients
     privacy : PrivacyReport
         Privacy guarantee of the release.
     history : list of RoundRecord
@@ -80,14 +80,7 @@ class ClasswiseResiduals:
         Label of each row.
     n_examples_ : float
         Number of rows.
-    n_clients_ : int
-        Clients that were asked.
-    privacy_ : PrivacyReport
-        Privacy guarantee of the release.
-    history_ : list of RoundRecord
-        Rounds of the run.
-    estimand_ : str
-        What counts how much in an answer.
+    n_clients_, privacy_, history_, estimand_
 
     Examples
     --------
@@ -142,28 +135,16 @@ class ClasswiseResiduals:
         ----------
         clients : list of (scores, labels) pairs, list of arrays, or array-like
             In the forms that ``fit`` of a calibrator takes; one column per class.
-        y : array-like of shape (n_samples,), or list of these, default=None
-            Labels; omitted when `clients` is a list of pairs.
-        client_ids : array-like of shape (n_samples,), default=None
-            Client that owns each row; with a list of clients, one name per client.
-        privacy : privacy model, default=None
-            Privacy model of the release; None is `SecureAggregation`: exact sums.
+        y, client_ids, privacy
         n_bins : int, default=15
             Equal-width bins of [0, 1].
         max_examples_per_client : int, default=None
             Maximum number of rows that a client contributes. None is all rows, or 1
             under client-level privacy.
-        classes : array-like of shape (n_classes,), default=None
-            Labels in the order of the columns; None takes them from `y`.
+        classes
         input_type : {'logits', 'log_proba', 'proba'}, default='logits'
             Type of the scores; it is never inferred from the data.
-        ledger : PrivacyLedger, default=None
-            Ledger that is charged before noise is drawn.
-        runner : FederatedRunner, default=None
-            Engine and cohorts.
-        random_state : int, RandomState instance or None, default=None
-            None draws noise from the operating system; a seed makes it a simulation
-            without a privacy guarantee.
+        ledger, runner, random_state
 
         Returns
         -------
@@ -214,8 +195,7 @@ class ClasswiseResiduals:
         debias : bool, default=True
             Subtract the bias that noise (and sampling, for exact sums) adds to absolute
             values.
-        ci : float, default=0.95
-            Level of the confidence interval.
+        ci
 
         Returns
         -------
@@ -234,8 +214,7 @@ class ClasswiseResiduals:
         debias : bool, default=True
             Subtract the bias that noise (and sampling, for exact sums) adds to absolute
             values.
-        ci : float, default=0.95
-            Level of the confidence intervals.
+        ci
 
         Returns
         -------

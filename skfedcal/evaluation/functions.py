@@ -11,6 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from skfedcal._params import check_flag
+from skfedcal.evaluation.answers import answers_documented
 from skfedcal.evaluation.calibration import CalibrationErrors
 from skfedcal.evaluation.classwise import ClasswiseResiduals
 from skfedcal.evaluation.histogram import ScoreHistogram
@@ -120,7 +121,9 @@ def from_clients(
         )
         if function.__doc__:
             first, later = _shared_text((*skip, *names))
-            doc = inspect.cleandoc(function.__doc__).replace("{shared}", later)
+            doc = answers_documented.complete(function.__doc__).replace(
+                "{shared}", later
+            )
             function.__doc__ = doc.replace(_RULE, f"{_RULE}{first}\n", 1)
         return function
 
@@ -220,8 +223,7 @@ def federated_roc_auc_score(
         class that a hash deals to it; without noise for all. A number counts it for
         the other classes with the largest scores; unreported negatives are taken to be
         in the lowest bucket, which makes the area too large.
-    ci : float, default=0.95
-        Level of the confidence interval.
+    ci
     {shared}
 
     Returns
@@ -291,8 +293,7 @@ def federated_average_precision_score(
         For more than two classes, each against the rest: mean over classes, equal or
         weighted by their rows; 'micro' of all classes and rows together; or one
         estimate per class.
-    ci : float, default=0.95
-        Level of the confidence interval.
+    ci
     {shared}
 
     Returns
@@ -326,8 +327,7 @@ def federated_accuracy_score(
     threshold : float, default=0.5
         Probability from which on a row is predicted positive; not with ``kind='top'``
         or more than two classes, where the most probable class is predicted.
-    ci : float, default=0.95
-        Level of the confidence interval.
+    ci
     {shared}
 
     Returns
@@ -367,8 +367,7 @@ def federated_balanced_accuracy_score(
     ----------
     adjusted : bool, default=False
         Rescale it so that guessing has 0 and a perfect prediction 1.
-    ci : float, default=0.95
-        Level of the confidence interval.
+    ci
     {shared}
 
     Returns
@@ -400,8 +399,7 @@ def federated_confusion_matrix(
     ----------
     normalize : {'true', 'pred', 'all'}, default=None
         Shares of the rows of a label, of a predicted class, or of all rows.
-    ci : float, default=0.95
-        Level of the confidence intervals.
+    ci
     {shared}
 
     Returns
@@ -464,14 +462,7 @@ def federated_precision_score(
 
     Parameters
     ----------
-    threshold : float, default=0.5
-        Probability from which on a row is predicted positive.
-    average : {'binary', 'micro', 'macro', 'weighted'} or None, default='binary'
-        'binary' is of the positive of two classes. The others predict the most
-        probable class: over all rows, mean over classes, equal or weighted by their
-        rows, or one estimate per class.
-    ci : float, default=0.95
-        Level of the confidence interval.
+    threshold, average, ci
     {shared}
 
     Returns
@@ -500,14 +491,7 @@ def federated_recall_score(
 
     Parameters
     ----------
-    threshold : float, default=0.5
-        Probability from which on a row is predicted positive.
-    average : {'binary', 'micro', 'macro', 'weighted'} or None, default='binary'
-        'binary' is of the positive of two classes. The others predict the most
-        probable class: over all rows, mean over classes, equal or weighted by their
-        rows, or one estimate per class.
-    ci : float, default=0.95
-        Level of the confidence interval.
+    threshold, average, ci
     {shared}
 
     Returns
@@ -536,14 +520,7 @@ def federated_f1_score(
 
     Parameters
     ----------
-    threshold : float, default=0.5
-        Probability from which on a row is predicted positive.
-    average : {'binary', 'micro', 'macro', 'weighted'} or None, default='binary'
-        'binary' is of the positive of two classes. The others predict the most
-        probable class: over all rows, mean over classes, equal or weighted by their
-        rows, or one estimate per class.
-    ci : float, default=0.95
-        Level of the confidence interval.
+    threshold, average, ci
     {shared}
 
     Returns
@@ -569,8 +546,7 @@ def federated_brier_score_loss(source: Source, *, ci: float = 0.95) -> Estimate:
 
     Parameters
     ----------
-    ci : float, default=0.95
-        Level of the confidence interval.
+    ci
     {shared}
 
     Returns
@@ -596,8 +572,7 @@ def federated_log_loss(source: Source, *, ci: float = 0.95) -> Estimate:
 
     Parameters
     ----------
-    ci : float, default=0.95
-        Level of the confidence interval.
+    ci
     {shared}
 
     Returns
@@ -641,8 +616,7 @@ def federated_calibration_error(
         Bins of equal width or of about equal depth; 'classwise' has the former.
     debias : bool, default=True
         Subtract the bias that sampling and noise add.
-    ci : float, default=0.95
-        Level of the confidence interval.
+    ci
     {shared}
 
     Returns
@@ -692,8 +666,7 @@ def federated_calibration_curve(
     ----------
     n_bins : int, default=5
         Number of bins; a bin whose count may be noise alone is left out.
-    strategy : {'uniform', 'quantile'}, default='uniform'
-        Bins of equal width, or of about equal depth.
+    strategy
     {shared}
 
     Returns

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from skfedcal._json import parse
 from skfedcal._version import __version__
+from skfedcal.evaluation.answers import answers_documented
 from skfedcal.evaluation.calibration import CalibrationErrors
 from skfedcal.evaluation.collect import Statistic
 from skfedcal.evaluation.grid import ScoreGrid
@@ -205,25 +206,25 @@ def _arguments(content: dict[str, Any]) -> dict[str, Any]:
     if len({law.kind if not law.local else "local" for law in noise.levels}) > 1:
         raise ValueError("levels have different kinds of noise")
     if not isinstance(content["classes"], list) or len(content["classes"]) != 2:
-        raise ValueError("classes are not two labels")
+        raise ValueError("classes must be two labels")
     for label in content["classes"]:
         number = isinstance(label, (int, float)) and isfinite(label)
         if not number and not isinstance(label, str):
-            raise ValueError(f"class {label!r}")
+            raise ValueError(f"class {label!r} is not a number or text")
     if not _whole(content["n_clients"]):
-        raise ValueError(f"n_clients={content['n_clients']!r}")
+        raise ValueError(f"n_clients={content['n_clients']!r} is no count")
     totals = [np.array(total, dtype=np.float64) for total in content["totals"]]
     shapes = [(2, 2**law.bits) for law in noise.levels]
     if [total.shape for total in totals] != shapes:
         raise ValueError("counts do not have the shape of their levels")
     if not noise.levels or noise.bits[-1] != content["height"]:
-        raise ValueError("levels do not end with the height")
+        raise ValueError("the last level differs from height")
     if not all((np.abs(total) < _LARGEST).all() for total in totals):
         raise ValueError("counts are not finite")
     report = _report(content["privacy"])
     # With a huge eps the noise is 0, so the counts are exact. Any other eps has noise.
     if noise.exact and report.eps < _NO_NOISE:
-        raise ValueError(f"exact counts with eps={report.eps:g}")
+        raise ValueError(f"counts without noise, but eps={report.eps:g}")
     return {
         "totals": totals,
         "noise": noise,
@@ -242,9 +243,9 @@ def _population(content: dict[str, Any], noise: NoiseModel) -> dict[str, Any]:
     population = content.get("population", "rows")
     limit, listed = content.get("max_examples"), content.get("moments", [])
     if population not in ("clients", "rows"):
-        raise ValueError(f"population {population!r}")
+        raise ValueError(f"unknown population {population!r}")
     if limit is not None and not (_whole(limit) and limit > 0):
-        raise ValueError(f"max_examples {limit!r}")
+        raise ValueError(f"invalid max_examples {limit!r}")
     size = 2 ** noise.bits[-1]
     moments = [ClientMoments.from_dict(one, size) for one in listed]
     if moments and not (noise.exact and population == "clients"):
@@ -257,17 +258,17 @@ def _law(values: dict[str, Any]) -> LevelLaw:
     law = LevelLaw(**values)
     numbers = (law.variance, law.p, law.q)
     if not all(type(v) in (int, float) and 0 <= v < _LARGEST for v in numbers):
-        raise ValueError(f"variance, p or q of {values}")
+        raise ValueError(f"invalid variance, p or q in {values}")
     if law.kind not in LAW_KINDS or not is_depth(law.bits):
-        raise ValueError(f"kind or bits of {values}")
+        raise ValueError(f"invalid kind or bits in {values}")
     if not _whole(law.n_reports) or not _whole(law.domain):
-        raise ValueError(f"n_reports or domain of {values}")
+        raise ValueError(f"invalid n_reports or domain in {values}")
     if law.kind == "additive" and not law.variance > 0:
         raise ValueError(f"noise without variance: {values}")
     if law.local and not (
         law.q < law.p <= 1 and law.domain == 2 * 2**law.bits and law.n_reports
     ):
-        raise ValueError(f"p, q or domain of {values}")
+        raise ValueError(f"invalid p, q or domain in {values}")
     return law
 
 
@@ -278,7 +279,7 @@ def _whole(value: Any) -> bool:
 def _report(values: dict[str, Any]) -> PrivacyReport:
     known = {field.name for field in fields(PrivacyReport)}
     if not set(values) <= known:
-        raise ValueError(f"unknown fields {sorted(set(values) - known)} of the report")
+        raise ValueError(f"privacy has unknown fields {sorted(set(values) - known)}")
     plain: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in values.items()
@@ -288,31 +289,32 @@ def _report(values: dict[str, Any]) -> PrivacyReport:
     report = PrivacyReport(**plain)
     numbers = (report.eps, report.delta, report.noise_multiplier)
     if not all(type(v) in (int, float) and float(v) >= 0 for v in numbers):
-        raise ValueError("eps, delta or noise_multiplier of the report")
+        raise ValueError("invalid eps, delta or noise_multiplier in privacy")
     kinds = {"clip": dict, "assumptions": tuple, "ledger_ids": tuple}
     if not all(isinstance(getattr(report, k), kind) for k, kind in kinds.items()):
-        raise ValueError(f"{', '.join(kinds)} of the report")
+        raise ValueError(f"invalid {', '.join(kinds)} in privacy")
     sizes = [v for v in (report.mu, *report.clip.values()) if v is not None]
     if not all(type(v) in (int, float) and 0 <= v < _LARGEST for v in sizes):
-        raise ValueError("mu or clip of the report")
+        raise ValueError("invalid mu or clip in privacy")
     for text in (*report.assumptions, *report.ledger_ids):
         if not isinstance(text, str):
-            raise ValueError("assumptions or ledger_ids of the report")
+            raise ValueError("invalid assumptions or ledger_ids in privacy")
     for name in ("unit", "adjacency", "trust", "accountant"):
         if not isinstance(getattr(report, name), str):
-            raise ValueError(f"{name} of the report")
+            raise ValueError(f"invalid {name} in privacy")
     if not _whole(report.n_rounds) or not _whole(report.n_clients):
-        raise ValueError("n_rounds or n_clients of the report")
+        raise ValueError("invalid n_rounds or n_clients in privacy")
     if not report.private and "eps" not in values:
-        raise ValueError("the report has no eps")
+        raise ValueError("privacy has no eps")
     if any(type(v) is not bool for v in (report.secure, report.seeded)):
-        raise ValueError("secure or seeded of the report")
+        raise ValueError("invalid secure or seeded in privacy")
     return report
 
 
 Array = NDArray[Any]
 
 
+@answers_documented
 class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
     """Joint counts of labels and score buckets over all clients.
 
@@ -334,8 +336,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         Labels of the two rows of counts.
     weighting : {'example', 'client'}
         Whether each example or each client has a total weight of 1.
-    n_clients : int
-        Clients that were asked.
+    n_clients
     privacy : PrivacyReport
         Privacy guarantee of the release.
     history : sequence of RoundRecord, default=()
@@ -353,18 +354,13 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         Unbiased counts of negatives and positives; not clipped at 0.
     n_examples_ : float
         Sum of the counts.
-    n_clients_ : int
-        Clients that were asked.
+    n_clients_
     noise_ : NoiseModel
         Law of the noise of each level.
-    privacy_ : PrivacyReport
-        Privacy guarantee of the release.
-    history_ : list of RoundRecord
-        Rounds of the run.
+    privacy_, history_
     population_ : {'clients', 'rows'}
         What intervals are for.
-    estimand_ : str
-        What counts how much in an answer.
+    estimand_
     moments_ : tuple of ClientMoments
         Second moments of the counts of clients; empty under privacy.
 
@@ -469,12 +465,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         clients : list of (scores, labels) pairs, list of arrays, or array-like
             In the forms that ``fit`` of a calibrator takes. Scores have one column
             (of the positive class) or one per class.
-        y : array-like of shape (n_samples,), or list of these, default=None
-            Labels; omitted when `clients` is a list of pairs.
-        client_ids : array-like of shape (n_samples,), default=None
-            Client that owns each row; with a list of clients, one name per client.
-        privacy : privacy model, default=None
-            Privacy model of the release; None is `SecureAggregation`: exact sums.
+        y, client_ids, privacy
         height : int or 'auto', default='auto'
             There are ``2**height`` buckets. 'auto' is 10 for exact sums; under noise it
             follows from the public number of rows, the budget and `plan`; under
@@ -501,8 +492,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
             Maximum number of rows that a client contributes, chosen by a hash of their
             position at the client. None is all rows, or 1 under client-level privacy,
             because the noise grows with this number.
-        weighting : {'example', 'client'}, default='example'
-            Every row counts 1, or the rows of a client add up to 1.
+        weighting
         population : {'auto', 'clients', 'rows'}, default='auto'
             What intervals are for: other clients like these, whose rows may be alike,
             or other rows, each independent of the others. 'auto' is clients if there
@@ -515,13 +505,7 @@ class ScoreHistogram(ThresholdAnswers, RankingAnswers, CalibrationErrors):
         input_type : {'logits', 'log_proba', 'proba'}, default='logits'
             Type of the scores; it is never inferred from the data. One column of
             'logits' holds log-odds.
-        ledger : PrivacyLedger, default=None
-            Ledger that is charged before noise is drawn.
-        runner : FederatedRunner, default=None
-            Engine and cohorts.
-        random_state : int, RandomState instance or None, default=None
-            None draws noise from the operating system; a seed makes the result
-            reproducible, and a simulation without a privacy guarantee.
+        ledger, runner, random_state
 
         Returns
         -------

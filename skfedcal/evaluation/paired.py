@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from skfedcal._params import check_flag
 from skfedcal.clients.dataset import FederatedDataset
-from skfedcal.evaluation.answers import undefined
+from skfedcal.evaluation.answers import answers_documented, undefined
 from skfedcal.evaluation.collect import Statistic
 from skfedcal.evaluation.inputs import Clients, check_choices
 from skfedcal.evaluation.intervals import Estimate, check_level, quantile, with_noise
@@ -51,6 +51,7 @@ _SHARES = (0.4, 0.4, 0.2)
 _LOG_BOUND = 2.0
 
 
+@answers_documented
 def federated_compare_scores(
     clients_a: ClientRows,
     clients_b: ClientRows | None = None,
@@ -84,8 +85,7 @@ def federated_compare_scores(
         in the columns of their features, a before b; `clients_b` is then None.
     y : array-like of shape (n_samples,), or list of these, default=None
         Labels; omitted when clients are lists of pairs.
-    client_ids : array-like of shape (n_samples,), default=None
-        Client that owns each row; with a list of clients, one name per client.
+    client_ids
     metric : {'accuracy', 'brier', 'log_loss', 'roc_auc'}, default='brier'
         For 'brier' and 'log_loss' a difference below 0 is in favour of b. 'roc_auc' is
         for two classes.
@@ -98,23 +98,13 @@ def federated_compare_scores(
     max_examples_per_client : int, default=None
         Maximum number of rows that a client contributes. None is all rows, or 1 under
         client-level privacy.
-    weighting : {'example', 'client'}, default='example'
-        Every row counts 1, or the rows of a client add up to 1.
+    weighting
     population : {'auto', 'clients', 'rows'}, default='auto'
         What the interval is for, as for `ScoreHistogram.fit`.
-    classes : array-like of shape (n_classes,), default=None
-        Labels in the order of the columns; None takes them from `y`.
+    classes
     input_type : {'logits', 'log_proba', 'proba'}, default='logits'
         Type of both scores; it is never inferred from the data.
-    ci : float, default=0.95
-        Level of the confidence interval.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before noise is drawn.
-    runner : FederatedRunner, default=None
-        Engine and cohorts.
-    random_state : int, RandomState instance or None, default=None
-        None draws noise from the operating system; a seed makes it a simulation
-        without a privacy guarantee.
+    ci, ledger, runner, random_state
 
     Returns
     -------

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal.evaluation.answers import VISIBLE, Answers, undefined
+from skfedcal.evaluation.answers import VISIBLE, Answers, answers_documented, undefined
 from skfedcal.evaluation.grid import by_slopes
 from skfedcal.evaluation.intervals import (
     Estimate,
@@ -149,6 +149,7 @@ class PrecisionRecallCurve(NamedTuple):
     se_recall: Array
 
 
+@answers_documented
 class RankingAnswers(Answers):
     """Area and curves; ties inside a bucket count one half."""
 
@@ -163,8 +164,7 @@ class RankingAnswers(Answers):
 
         Parameters
         ----------
-        ci : float, default=0.95
-            Level of the confidence interval.
+        ci
 
         Returns
         -------
@@ -239,8 +239,7 @@ class RankingAnswers(Answers):
 
         Parameters
         ----------
-        ci : float, default=0.95
-            Level of the confidence interval.
+        ci
 
         Returns
         -------

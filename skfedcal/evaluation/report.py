@@ -183,8 +183,7 @@ def federated_report(
         Bins of calibration errors.
     debias : bool, default=True
         Subtract the bias that sampling and noise add to calibration errors.
-    ci : float, default=0.95
-        Level of the confidence intervals.
+    ci
     {shared}
 
     Returns

@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skfedcal._params import as_number
-from skfedcal.evaluation.answers import Answers, Array, undefined
+from skfedcal.evaluation.answers import (
+    Answers,
+    Array,
+    answers_documented,
+    undefined,
+)
 from skfedcal.evaluation.intervals import (
     Estimate,
     quantile,
@@ -39,6 +44,7 @@ class Confusion(NamedTuple):
         return np.array(self, dtype=np.float64).reshape(2, 2)
 
 
+@answers_documented
 class ThresholdAnswers(Answers):
     """Answers for the rule: positive if the score is at least `threshold`.
 
@@ -57,8 +63,7 @@ class ThresholdAnswers(Answers):
         threshold : float, default=None
             Probability from which on a row is predicted positive. None is 0.5; with
             ``kind='top'`` it is 0: the most probable class is always predicted.
-        ci : float, default=0.95
-            Level of the confidence interval.
+        ci
 
         Returns
         -------
@@ -74,10 +79,7 @@ class ThresholdAnswers(Answers):
 
         Parameters
         ----------
-        threshold : float, default=0.5
-            Probability from which on a row is predicted positive.
-        ci : float, default=0.95
-            Level of the confidence interval.
+        threshold, ci
 
         Returns
         -------
@@ -91,10 +93,7 @@ class ThresholdAnswers(Answers):
 
         Parameters
         ----------
-        threshold : float, default=0.5
-            Probability from which on a row is predicted positive.
-        ci : float, default=0.95
-            Level of the confidence interval.
+        threshold, ci
 
         Returns
         -------
@@ -108,10 +107,7 @@ class ThresholdAnswers(Answers):
 
         Parameters
         ----------
-        threshold : float, default=0.5
-            Probability from which on a row is predicted positive.
-        ci : float, default=0.95
-            Level of the confidence interval.
+        threshold, ci
 
         Returns
         -------
@@ -125,10 +121,7 @@ class ThresholdAnswers(Answers):
 
         Parameters
         ----------
-        threshold : float, default=0.5
-            Probability from which on a row is predicted positive.
-        ci : float, default=0.95
-            Level of the confidence intervals.
+        threshold, ci
 
         Returns
         -------
