@@ -42,16 +42,10 @@ def parse(
 ) -> Any:
     """Read a JSON text.
 
-    Parameters
-    ----------
-    text : str or bytes
-        The text; anything else is an error too.
-    where : str
-        What the text is or the file that has it, for messages.
-    max_chars : int, default=None
-        Longest text that is read.
-    error : type, default=ValueError
-        Type of the error that is raised.
+    text: The text; anything else is an error too.
+    where: What the text is or the file that has it, for messages.
+    max_chars: Longest text that is read.
+    error: Type of the error that is raised.
     """
     if not isinstance(text, (str, bytes)):
         raise error(f"{where} is of type {type(text).__name__}; pass the text of JSON.")

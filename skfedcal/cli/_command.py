@@ -25,12 +25,8 @@ from skfedcal.exceptions import SimulatedPrivacyWarning
 class Console:
     """Where a command writes.
 
-    Attributes
-    ----------
-    quiet, verbose : bool
-        Leave out progress, or add detail.
-    as_json : bool
-        Whether `result` prints the data instead of the text.
+    quiet, verbose: Leave out progress, or add detail.
+    as_json: Whether `result` prints the data instead of the text.
     """
 
     quiet: bool = False
@@ -109,16 +105,11 @@ def one_line(text: str) -> str:
 class Command:
     """One subcommand; its module imports nothing heavy before `run` is called.
 
-    Attributes
-    ----------
-    name, summary : str
-        What is typed, and one line for ``skfedcal --help``.
-    description, examples : str
-        Text of ``skfedcal NAME --help``, above and below the options.
-    add_options : callable
-        Adds the options of this command to a parser.
-    run : callable
-        Does the work and prints the result; its errors become one line.
+    name, summary: What is typed, and one line for ``skfedcal --help``.
+    description, examples: Text of ``skfedcal NAME --help``, above and below the
+        options.
+    add_options: Adds the options of this command to a parser.
+    run: Does the work and prints the result; its errors become one line.
     """
 
     name: str

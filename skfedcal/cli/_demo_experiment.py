@@ -122,17 +122,9 @@ class DigitsFederation:
 def digit_views(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return nine views of each image: moved by up to one pixel, with fresh noise.
 
-    Parameters
-    ----------
-    images : ndarray of shape (n, 8, 8)
-        Pixels in [0, 1].
-    rng : Generator
-        Source of the noise.
-
-    Returns
-    -------
-    views : ndarray of shape (n, 9, 64)
-        Views of one image are neighbours.
+    images of shape (n, 8, 8): Pixels in [0, 1].
+    rng: Source of the noise.
+    Result of shape (n, 9, 64): Views of one image are neighbours.
     """
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     moved = [padded[:, i : i + 8, j : j + 8] for i in range(3) for j in range(3)]
@@ -212,17 +204,11 @@ def run_experiment(
 ) -> DemoResult:
     """Train, calibrate and measure.
 
-    Parameters
-    ----------
-    progress : callable
-        Told what is being done.
-    detail : callable
-        Told the guarantee of each private fit.
-    seed : int, default=None
-        Seed of everything. None takes the noise of private fits from the operating
+    progress: Told what is being done.
+    detail: Told the guarantee of each private fit.
+    seed: Seed of everything. None takes the noise of private fits from the operating
         system, and a fixed seed for digits and base model.
-    size : DemoSize, default=None
-        Smaller for tests.
+    size: Smaller for tests.
     """
     from skfedcal import FedBBQCalibrator, FedBiasTempCalibrator, FedTempCalibrator
     from skfedcal.experiments import compare

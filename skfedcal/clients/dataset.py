@@ -24,14 +24,10 @@ FEW_COLUMNS_CELLS, BLOCK_CELLS = 1 << 17, 1 << 18
 class Block:
     """Consecutive rows of a few clients, or a piece of one large client.
 
-    Parameters
-    ----------
-    rows, labels, weights : ndarray
-        As in `FederatedDataset`; `weights` is None when all rows count once.
-    clients : slice
-        Positions of the clients that own these rows.
-    offsets : ndarray
-        Start of each client inside the block, and the end.
+    rows, labels, weights: As in `FederatedDataset`; `weights` is None when all rows
+        count once.
+    clients: Positions of the clients that own these rows.
+    offsets: Start of each client inside the block, and the end.
     """
 
     rows: Array

@@ -37,14 +37,9 @@ _LARGEST = 1e140
 class FeatureClients:
     """Validated clients.
 
-    Parameters
-    ----------
-    dataset : FederatedDataset
-        Labels are positions in `classes`.
-    classes : ndarray of shape (n_classes,)
-        Sorted labels.
-    assumptions : tuple of str
-        What must be public for a guarantee to hold.
+    dataset: Labels are positions in `classes`.
+    classes of shape (n_classes,): Sorted labels.
+    assumptions: What must be public for a guarantee to hold.
     """
 
     dataset: FederatedDataset
@@ -60,10 +55,6 @@ def read_features(
     Takes the forms that `parse_clients` lists. `classes` may hold labels that no row
     has. Further arguments go to scikit-learn's `validate_data`, such as
     ``allow_nd=True`` for images.
-
-    Returns
-    -------
-    FeatureClients
     """
     raw = parse_clients(X, y, client_ids, what="features")
     rows, labels, sizes = _pool(raw, estimator)

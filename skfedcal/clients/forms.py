@@ -49,12 +49,9 @@ LABELS_PUBLIC = "the set of class labels, read from y, is public"
 class ClassMap:
     """Labels and columns of a classifier.
 
-    Parameters
-    ----------
-    classes : ndarray of shape (n_classes,)
-        Sorted labels, as scikit-learn wants them.
-    order : ndarray of shape (n_classes,)
-        Column of each entry of `classes`; columns keep the order of the model.
+    classes of shape (n_classes,): Sorted labels, as scikit-learn wants them.
+    order of shape (n_classes,): Column of each entry of `classes`; columns keep the
+        order of the model.
     """
 
     classes: np.ndarray
@@ -395,12 +392,8 @@ def make_dataset(
 
     `input_type` None leaves the columns of scores as they are.
 
-    Returns
-    -------
-    dataset : FederatedDataset
-        Labels are column numbers, columns in the order of the input.
-    classes : ClassMap
-        Sorted labels and their columns.
+    Result dataset: Labels are column numbers, columns in the order of the input.
+    Result classes: Sorted labels and their columns.
     """
     raw = parse_clients(X, y, client_ids, sample_weight)
     rows, labels, weights, sizes = _pool(raw)

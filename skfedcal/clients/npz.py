@@ -15,12 +15,8 @@ __all__ = [
 def read_npz(path, wanted, max_bytes):
     """Read the wanted arrays after checking the sizes that they claim.
 
-    Returns
-    -------
-    arrays : dict of str to ndarray
-        Those of `wanted` that the file has.
-    found : set of str
-        Names of all arrays of the file.
+    Result arrays: Those of `wanted` that the file has.
+    Result found: Names of all arrays of the file.
     """
     with open(as_path(path), "rb") as stream:
         if not zipfile.is_zipfile(stream):

@@ -75,21 +75,14 @@ def sum_interval(
 ) -> tuple[float, float]:
     """Interval of the sum of the absolute means of normal variables.
 
-    Parameters
-    ----------
-    sizes, sigmas : ndarray
-        Absolute values found, and standard deviations.
-    variance : float
-        Of the sum of those with a known sign (`KNOWN`), which may depend on each other.
-    z : float
-        Half width in standard errors.
-
-    Returns
-    -------
-    low, high : float
-        `low` subtracts the largest possible bias of each absolute value. `high` is the
-        largest sum that is not rejected when it is spread over the variables so that it
-        is hardest to detect, which is evenly, because the folded mean is convex.
+    sizes, sigmas: Absolute values found, and standard deviations.
+    variance: Of the sum of those with a known sign (`KNOWN`), which may depend on each
+        other.
+    z: Half width in standard errors.
+    Result: `low` subtracts the largest possible bias of each absolute value. `high` is
+        the largest sum that is not rejected when it is spread over the variables so
+        that it is hardest to detect, which is evenly, because the folded mean is
+        convex.
     """
     scaled = np.where(sigmas > 0, sizes / np.where(sigmas > 0, sigmas, 1.0), np.inf)
     least = np.maximum(np.minimum(scaled, 99.0) - _NEARER, 0.0)
@@ -303,20 +296,13 @@ _MOST_HIDDEN = 0.25
 class Gaps:
     """Sums of outcome minus score of some bins.
 
-    Parameters
-    ----------
-    values : ndarray of shape (n_bins,)
-        The sums.
-    sampling, privacy : ndarray of shape (n_bins,)
-        Their variances.
-    rows : ndarray of shape (n_bins,)
-        Number of rows.
-    weights : ndarray of shape (n_bins, 2, n_buckets)
-        Weights of the counts in the sums.
-    inside : ndarray of shape (n_bins, n_buckets)
-        Buckets of each bin.
-    discretisation : float
-        Bound on the change of the mean absolute sum by using centres for scores.
+    values of shape (n_bins,): The sums.
+    sampling, privacy of shape (n_bins,): Their variances.
+    rows of shape (n_bins,): Number of rows.
+    weights of shape (n_bins, 2, n_buckets): Weights of the counts in the sums.
+    inside of shape (n_bins, n_buckets): Buckets of each bin.
+    discretisation: Bound on the change of the mean absolute sum by using centres for
+        scores.
     """
 
     values: Array

@@ -269,18 +269,12 @@ class ClasswiseResiduals:
 class OneVsRest:
     """Counts of (class, negative or positive, bucket) over all clients.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (2, n_classes, n_buckets)
-        Negatives that were reported, and positives.
-    noise : NoiseModel
-        Law of the noise of each level.
-    classes : ndarray of shape (n_classes,)
-        Labels.
-    ceiling : int
-        Highest bucket in which a negative that was not reported can lie.
-    privacy_ : PrivacyReport
-        Privacy guarantee of the release.
+    counts of shape (2, n_classes, n_buckets): Negatives that were reported, and
+        positives.
+    noise: Law of the noise of each level.
+    classes of shape (n_classes,): Labels.
+    ceiling: Highest bucket in which a negative that was not reported can lie.
+    privacy_: Privacy guarantee of the release.
     """
 
     counts: Array

@@ -31,18 +31,11 @@ if TYPE_CHECKING:
 class Statistic:
     """Settings of one collection, checked.
 
-    Parameters
-    ----------
-    privacy : PrivacyModel or None
-        None is `SecureAggregation`.
-    ledger : PrivacyLedger or None
-        Debited before noise is drawn.
-    runner : FederatedRunner or None
-        Cohorts and engine.
-    random_state : int, RandomState instance or None
-        A seed makes private noise a simulation.
-    label : str
-        For the ledger.
+    privacy: None is `SecureAggregation`.
+    ledger: Debited before noise is drawn.
+    runner: Cohorts and engine.
+    random_state: A seed makes private noise a simulation.
+    label: For the ledger.
     """
 
     def __init__(
@@ -209,12 +202,8 @@ def _with_rows(
 class SomeClients:
     """Engine that reaches some of the clients of another.
 
-    Parameters
-    ----------
-    engine : Backend
-        The other engine.
-    kept : ndarray of int
-        Positions of the clients among its own.
+    engine: The other engine.
+    kept: Positions of the clients among its own.
     """
 
     engine: Backend

@@ -28,14 +28,10 @@ _HALVINGS = 60
 class ScoreGrid:
     """Buckets of equal width in probability, in log-odds, or in the mean of both.
 
-    Parameters
-    ----------
-    height : int
-        There are ``2**height`` buckets.
-    space : {'both', 'prob', 'logit'}, default='both'
-        Scale on which they have equal width. The resolution of 'both' is at least half
-        that of either of the others: near 0 and 1, where confident models have their
-        scores, and in between.
+    height: There are ``2**height`` buckets.
+    space ('both', 'prob', 'logit'): Scale on which they have equal width. The
+        resolution of 'both' is at least half that of either of the others: near 0 and
+        1, where confident models have their scores, and in between.
     """
 
     height: int

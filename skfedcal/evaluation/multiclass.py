@@ -65,24 +65,14 @@ _FEW_CLASSES = 8
 class Tables:
     """Tables of one release.
 
-    Parameters
-    ----------
-    algorithm : ClassTables
-        How rows were counted.
-    counts : dict of str to ndarray
-        Unbiased counts of each part, not clipped at 0.
-    noise : dict of str to NoiseModel
-        Law of the noise of each part.
-    classes : ndarray of shape (n_classes,)
-        Labels in the order of the columns.
-    n_clients : int
-        Clients that were asked.
-    privacy_ : PrivacyReport
-        Privacy guarantee of the release.
-    history : RoundHistory
-        Rounds of the run.
-    population : {'clients', 'rows'}, default='rows'
-        What intervals are for.
+    algorithm: How rows were counted.
+    counts: Unbiased counts of each part, not clipped at 0.
+    noise: Law of the noise of each part.
+    classes of shape (n_classes,): Labels in the order of the columns.
+    n_clients: Clients that were asked.
+    privacy_: Privacy guarantee of the release.
+    history: Rounds of the run.
+    population ('clients', 'rows'): What intervals are for.
     """
 
     algorithm: ClassTables
@@ -258,18 +248,12 @@ def _height(part: Part, asked: Any, n_classes: int, statistic: Statistic) -> int
 class Predictions(Answers):
     """Metrics of the most probable class, from a confusion matrix or its margins.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (n_classes, n_classes) or (3, n_classes)
-        Rows by label and predicted class; or correct, missed and false rows.
-    noise : NoiseModel
-        Law of the noise.
-    classes : ndarray of shape (n_classes,)
-        Labels.
-    privacy : PrivacyReport
-        Privacy guarantee of the release.
-    margins : bool
-        Whether `counts` are margins.
+    counts of shape (n_classes, n_classes) or (3, n_classes): Rows by label and
+        predicted class; or correct, missed and false rows.
+    noise: Law of the noise.
+    classes of shape (n_classes,): Labels.
+    privacy: Privacy guarantee of the release.
+    margins: Whether `counts` are margins.
     """
 
     def __init__(
@@ -455,19 +439,12 @@ def _undefined(metric: str) -> Estimate:
 class TableNoise:
     """Noise of two sums of tables: negatives and positives of one binary question.
 
-    Parameters
-    ----------
-    base : NoiseModel
-        Noise of all tables.
-    counts : ndarray of shape (n_tables, n_buckets)
-        Counts of all tables, before scaling.
-    rows : tuple of two lists of int
-        Tables of negatives and of positives.
-    scale : tuple of two floats
-        Rows that one entry of each stands for.
-    entries : int
-        Most entries of one row in these tables; their sum has at most this many times
-        the sampling variance of as many independent ones.
+    base: Noise of all tables.
+    counts of shape (n_tables, n_buckets): Counts of all tables, before scaling.
+    rows: Tables of negatives and of positives.
+    scale: Rows that one entry of each stands for.
+    entries: Most entries of one row in these tables; their sum has at most this many
+        times the sampling variance of as many independent ones.
     """
 
     base: NoiseModel
@@ -556,12 +533,7 @@ class OneQuestion(RankingAnswers, CalibrationErrors):
 class ClassScores:
     """Metrics of class scores.
 
-    Parameters
-    ----------
-    tables : Tables
-        The release.
-    part : {'scores', 'pairs'}
-        The part with the scores.
+    part ('scores', 'pairs'): The part with the scores.
     """
 
     def __init__(self, tables: Tables, part: Part) -> None:

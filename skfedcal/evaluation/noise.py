@@ -56,19 +56,10 @@ def wls_tree(
     time linear in the number of leaves: inverse-variance averages from the leaves up,
     then the mismatch of each node is spread over its children.
 
-    Parameters
-    ----------
-    totals : sequence of ndarray of shape (..., 2**bits)
-        Noisy counts of each level.
-    variances : sequence of float
-        Variance of one count of each level.
-    levels : sequence of int
-        Increasing bit depths.
-
-    Returns
-    -------
-    leaves : ndarray of shape (..., 2**levels[-1])
-        Unbiased and not clipped.
+    totals of shape (..., 2**bits): Noisy counts of each level.
+    variances: Variance of one count of each level.
+    levels: Increasing bit depths.
+    Result of shape (..., 2**levels[-1]): Unbiased and not clipped.
     """
     means = [np.asarray(total, dtype=np.float64) for total in totals]
     below = float(variances[-1])
@@ -116,22 +107,14 @@ _LEAST = 1e-12
 class LevelLaw:
     """Noise distribution of one level of counts.
 
-    Parameters
-    ----------
-    bits : int
-        Depth of the level.
-    kind : {'exact', 'additive', 'unary', 'grr', 'subset'}
-        No noise; independent noise on each count; or reports randomised by clients:
+    bits: Depth of the level.
+    kind: No noise; independent noise on each count; or reports randomised by clients:
         bits that are independent given the value, one value, a set of fixed size.
-    variance : float, default=0.0
-        Of the noise on one count, for 'additive'.
-    p, q : float, default=0.0
-        Probability that a report supports the true value, and that it supports another
-        one.
-    n_reports : int, default=0
-        Clients that reported on this level.
-    domain : int, default=0
-        Values that a report can have.
+    variance: Of the noise on one count, for 'additive'.
+    p, q: Probability that a report supports the true value, and that it supports
+        another one.
+    n_reports: Clients that reported on this level.
+    domain: Values that a report can have.
     """
 
     bits: int
@@ -158,10 +141,7 @@ class LevelLaw:
 class NoiseModel:
     """Noise distributions of all levels of one histogram.
 
-    Parameters
-    ----------
-    levels : tuple of LevelLaw
-        From coarse to fine.
+    levels: From coarse to fine.
     """
 
     levels: tuple[LevelLaw, ...]
@@ -218,17 +198,12 @@ class NoiseModel:
     def variances(self, counts: Array, functional: Array) -> tuple[Array, Array]:
         """Sampling and privacy variance of linear functionals of the counts.
 
-        Parameters
-        ----------
-        counts : ndarray of shape (n_tables, n_leaves)
-            Estimated counts; not clipped, which would make the variance too large.
-        functional : ndarray of shape (..., n_tables, n_leaves)
-            Weight of each cell, such as the gradient of an answer.
-
-        Returns
-        -------
-        sampling, privacy : ndarray of shape (...)
-            Of examples drawn from a larger population, and of the noise.
+        counts of shape (n_tables, n_leaves): Estimated counts; not clipped, which would
+            make the variance too large.
+        functional of shape (..., n_tables, n_leaves): Weight of each cell, such as the
+            gradient of an answer.
+        Result of shape (...): Of examples drawn from a larger population, and of the
+            noise.
         """
         axes = (-2, -1)
         mean = (counts * functional).sum(axis=axes)
@@ -247,16 +222,9 @@ class NoiseModel:
     def covariance(self, counts: Array, functionals: Array) -> Array:
         """Covariance of linear functionals of the counts, of sampling and noise.
 
-        Parameters
-        ----------
-        counts : ndarray of shape (n_tables, n_leaves)
-            Estimated counts.
-        functionals : ndarray of shape (k, n_tables, n_leaves)
-            Weights of the cells.
-
-        Returns
-        -------
-        covariance : ndarray of shape (k, k)
+        counts of shape (n_tables, n_leaves): Estimated counts.
+        functionals of shape (k, n_tables, n_leaves): Weights of the cells.
+        Result of shape (k, k).
         """
         if self.local:
             # cov(a, b) = (var(a + b) - var(a - b)) / 4
@@ -365,15 +333,8 @@ def _within_subset(law: LevelLaw, weight: Array, share: Array) -> Array:
 def discrete_laplace_variance(eps: float) -> float:
     """Variance of discrete Laplace noise, ``P(k) ~ exp(-eps |k|)``.
 
-    Parameters
-    ----------
-    eps : float
-        Budget over sensitivity.
-
-    Returns
-    -------
-    variance : float
-        ``2 a / (1 - a)**2``, a = exp(-eps); below ``2 / eps**2``.
+    eps: Budget over sensitivity.
+    Result: ``2 a / (1 - a)**2``, a = exp(-eps); below ``2 / eps**2``.
     """
     return 2 * exp(-eps) / expm1(-eps) ** 2
 
@@ -384,18 +345,11 @@ def prefix_std(levels: Sequence[int], variances: Sequence[float]) -> float:
     Least squares over all levels. Levels are nested, so that the squares of a linear
     functional split into orthogonal parts, one per level, and nothing needs solving.
 
-    Parameters
-    ----------
-    levels : sequence of int
-        Bit depths, increasing; the last one is the height.
-    variances : sequence of float
-        Variance of the noise in a count of each level.
-
-    Returns
-    -------
-    std : float
-        Root of the mean variance over all edges. At ``eps=1`` and height 10, with eps
-        divided equally: 10.95 for (2, 6, 10), 16.7 for all ten levels, 30.7 for one.
+    levels: Bit depths, increasing; the last one is the height.
+    variances: Variance of the noise in a count of each level.
+    Result: Root of the mean variance over all edges. At ``eps=1`` and height 10, with
+        eps divided equally: 10.95 for (2, 6, 10), 16.7 for all ten levels, 30.7 for
+        one.
     """
     # H' S^-1 H is a sum of width / variance times the projection on vectors that are
     # constant in the nodes of a level.
@@ -412,17 +366,9 @@ def prefix_std(levels: Sequence[int], variances: Sequence[float]) -> float:
 def raw_prefix_std(height: int, variance: float) -> float:
     """Same as `prefix_std` for the paper's sum of dyadic counts.
 
-    Parameters
-    ----------
-    height : int
-        Binary levels h, all of them counted.
-    variance : float
-        Variance of the noise in each count.
-
-    Returns
-    -------
-    std : float
-        ``sqrt(variance * h / 2)``: every second level has a count in the sum.
+    height: Binary levels h, all of them counted.
+    variance: Variance of the noise in each count.
+    Result: ``sqrt(variance * h / 2)``: every second level has a count in the sum.
     """
     return sqrt(variance * height / 2)
 
@@ -430,17 +376,9 @@ def raw_prefix_std(height: int, variance: float) -> float:
 def auto_levels(height: int, bits: int = 4) -> tuple[int, ...]:
     """Bit depths of `bits` each, counted from the leaves: (2, 6, 10) for height 10.
 
-    Parameters
-    ----------
-    height : int
-        Depth of the leaves.
-    bits : int, default=4
-        Bits from one level to the next.
-
-    Returns
-    -------
-    levels : tuple of int
-        Increasing.
+    height: Depth of the leaves.
+    bits: Bits from one level to the next.
+    Result: Increasing.
     """
     return tuple(range(height, 0, -bits))[::-1]
 
@@ -555,10 +493,7 @@ _LOCAL_KINDS = {"oue": "unary", "olh": "unary", "rr": "grr"}
 class LevelNoise:
     """Noise of the counts of some levels.
 
-    Parameters
-    ----------
-    model : NoiseModel
-        Noise distributions of the levels; for local noise, of a nominal number of
+    model: Noise distributions of the levels; for local noise, of a nominal number of
         reports.
     """
 

@@ -61,14 +61,9 @@ def row_scores(metric: RowMetric, logits: Array, labels: Array) -> Array:
 class PairedScoreCounts(ClassScoreCounts):
     """Count one of two scores of each row by label and bucket.
 
-    Parameters
-    ----------
-    n_features : int, default=2
-        Columns of both scores.
-    second : bool, default=False
-        Count the second of the two.
-    held : bool, default=False
-        Count only rows that fits hold back.
+    n_features: Columns of both scores.
+    second: Count the second of the two.
+    held: Count only rows that fits hold back.
     """
 
     n_features: int = 2
@@ -106,29 +101,19 @@ class PairedState:
 class PairedDifferences:
     """Sum the differences of two scores of each row, second minus first.
 
-    Parameters
-    ----------
-    metric : {'accuracy', 'brier', 'log_loss', 'weights'}, default='brier'
-        Number of a row; 'weights' takes it from a table by label and bucket.
-    n_features : int, default=2
-        Columns of both scores: one per class, or one fewer, for each.
-    bound : float, default=None
-        Largest size of a difference, for noise; None for exact sums.
-    max_examples : int, default=None
-        Maximum number of rows that a client contributes.
-    weighting : {'example', 'client'}, default='example'
-        Every row counts 1, or the rows of a client add up to 1.
-    count_rows : bool, default=True
-        Also sum the number of rows, under noise; otherwise each unit has one row.
-    weights : tuple of float, default=()
-        For 'weights', of two classes: numbers from -1 to 1 for each bucket of the first
-        score, negatives and positives, and then of the second.
-    held : bool, default=False
-        Count only rows that fits hold back.
-    salt : int, default=0
-        Public salt of the hash that chooses rows.
-    n_rounds : int, default=1
-        Rounds; sums add up.
+    metric ('accuracy', 'brier', 'log_loss', 'weights'): Number of a row; 'weights'
+        takes it from a table by label and bucket.
+    n_features: Columns of both scores: one per class, or one fewer, for each.
+    bound: Largest size of a difference, for noise; None for exact sums.
+    max_examples: Maximum number of rows that a client contributes.
+    weighting: Every row counts 1, or the rows of a client add up to 1.
+    count_rows: Also sum the number of rows, under noise; otherwise each unit has one
+        row.
+    weights: For 'weights', of two classes: numbers from -1 to 1 for each bucket of the
+        first score, negatives and positives, and then of the second.
+    held: Count only rows that fits hold back.
+    salt: Public salt of the hash that chooses rows.
+    n_rounds: Rounds; sums add up.
     """
 
     metric: RowMetric = "brier"

@@ -158,12 +158,8 @@ _OFFSETS = np.linspace(-0.5, 0.5, 17)
 class ScoreModel:
     """Calibrated scores with normal log-odds in both classes.
 
-    Parameters
-    ----------
-    positive_rate : float, default=0.5
-        Share of positives.
-    auc : float, default=0.8
-        Area under the ROC curve; both classes then have log-odds of standard deviation
+    positive_rate: Share of positives.
+    auc: Area under the ROC curve; both classes then have log-odds of standard deviation
         ``sqrt(2) * z(auc)``, z the normal quantile.
     """
 

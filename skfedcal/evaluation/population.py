@@ -109,14 +109,11 @@ def warn_one_row(weighting: str, stacklevel: int) -> None:
 class ClientMoments:
     """Second moments of the counts of the clients of one release.
 
-    Parameters
-    ----------
-    edges : ndarray of int
-        Edges of coarse buckets, in leaves of the histogram.
-    products : ndarray of shape (n_cells, n_cells)
-        Sums over clients of the products of two coarse counts.
-    powers : ndarray of shape (2,)
-        Sums over clients of the third and fourth power of the number of rows.
+    edges: Edges of coarse buckets, in leaves of the histogram.
+    products of shape (n_cells, n_cells): Sums over clients of the products of two
+        coarse counts.
+    powers of shape (2,): Sums over clients of the third and fourth power of the number
+        of rows.
     """
 
     edges: Array
@@ -220,21 +217,12 @@ def client_variance(
 ) -> tuple[Array, Array]:
     """Variance over clients of linear functionals of the counts, and its freedom.
 
-    Parameters
-    ----------
-    moments : sequence of ClientMoments
-        One for each release that the counts are the sum of.
-    counts : ndarray of shape (2, n_leaves)
-        Exact counts.
-    functional : ndarray of shape (..., 2, n_leaves)
-        Weight of each cell.
-
-    Returns
-    -------
-    variance : ndarray of shape (...)
-        Corrected for few clients and for those that have most of the rows.
-    freedom : ndarray of shape (...)
-        Degrees of freedom of the variance (Satterthwaite).
+    moments: One for each release that the counts are the sum of.
+    counts of shape (2, n_leaves): Exact counts.
+    functional of shape (..., 2, n_leaves): Weight of each cell.
+    Result variance of shape (...): Corrected for few clients and for those that have
+        most of the rows.
+    Result freedom of shape (...): Degrees of freedom of the variance (Satterthwaite).
 
     Notes
     -----
@@ -269,17 +257,10 @@ def client_variance(
 def few_clients(rows: Array, found: Array, sizes: Array) -> tuple[Array, Array]:
     """Factor that makes a variance between clients unbiased, and its freedom.
 
-    Parameters
-    ----------
-    rows, found : ndarray
-        Variance of independent rows, and the sum of squares over clients.
-    sizes : ndarray of shape (4,)
-        Sums over clients of the number of rows and its second to fourth power.
-
-    Returns
-    -------
-    factor, freedom : ndarray
-        K / (K - 1) and K - 1 for K clients of equal size.
+    rows, found: Variance of independent rows, and the sum of squares over clients.
+    sizes of shape (4,): Sums over clients of the number of rows and its second to
+        fourth power.
+    Result: K / (K - 1) and K - 1 for K clients of equal size.
     """
     n1, n2, n3, n4 = sizes
     # Powers of small shares are rounded to 0 when they are sent.

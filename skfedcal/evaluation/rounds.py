@@ -266,13 +266,9 @@ class ScoreMoments(ClassScoreCounts):
     They have the variance between clients of every number that is computed from the
     counts.
 
-    Parameters
-    ----------
-    edges : tuple of int, default=(0, 1)
-        Edges of coarse buckets in buckets of the last level, increasing, from 0 to the
-        number of these.
-    rows : float, default=1.0
-        Number of rows of all clients.
+    edges: Edges of coarse buckets in buckets of the last level, increasing, from 0 to
+        the number of these.
+    rows: Number of rows of all clients.
     """
 
     edges: tuple[int, ...] = (0, 1)
@@ -393,35 +389,20 @@ class ClassTables:
     number and client, or of its own values: what a row adds depends on that row only,
     and privacy does not rest on the hash.
 
-    Parameters
-    ----------
-    parts : tuple of str
-        The tables, of `PARTS`.
-    heights : tuple of int
-        For each of them: there are ``2**height`` buckets of scores; 0 where there are
-        none.
-    n_classes : int, default=2
-        Number of classes.
-    n_others : int, default=1
-        Other classes that a row is counted for, in 'scores' and 'pairs'.
-    one_cell : bool, default=False
-        One entry per row in 'scores' and 'pairs'.
-    max_examples : int, default=None
-        Maximum number of rows of a client.
-    private : bool, default=False
-        Bound what a client adds to each table.
-    by_values : bool, default=False
-        Hash the values of a row, not its number: rows are protected one by one.
-    by_round : bool, default=False
-        Ask for one table in each round, for cohorts that are asked once.
-    space : {'both', 'prob', 'logit'}, default='both'
-        Scale on which buckets have equal width.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in the columns of a site.
-    salt : int, default=0
-        Public salt of the hashes.
-    n_rounds : int, default=1
-        Rounds; sums add up.
+    parts: The tables, of `PARTS`.
+    heights: For each of them: there are ``2**height`` buckets of scores; 0 where there
+        are none.
+    n_others: Other classes that a row is counted for, in 'scores' and 'pairs'.
+    one_cell: One entry per row in 'scores' and 'pairs'.
+    max_examples: Maximum number of rows of a client.
+    private: Bound what a client adds to each table.
+    by_values: Hash the values of a row, not its number: rows are protected one by one.
+    by_round: Ask for one table in each round, for cohorts that are asked once.
+    space ('both', 'prob', 'logit'): Scale on which buckets have equal width.
+    input_type ('logits', 'log_proba', 'proba'): Type of the scores in the columns of a
+        site.
+    salt: Public salt of the hashes.
+    n_rounds: Rounds; sums add up.
     """
 
     parts: tuple[Part, ...]

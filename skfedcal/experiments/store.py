@@ -91,12 +91,8 @@ class CellStore:
     def cached(self, settings: Mapping[str, Any], work: Callable[[], Any]) -> Any:
         """Return what `work` gives; from the store if it was done before.
 
-        Parameters
-        ----------
-        settings : dict
-            All that the result depends on; anything that can be pickled.
-        work : callable
-            Returns numbers in lists and dicts.
+        settings: All that the result depends on; anything that can be pickled.
+        work: Returns numbers in lists and dicts.
         """
         if self.folder is None:
             return work()

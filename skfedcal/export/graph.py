@@ -77,10 +77,7 @@ class Node:
 class Graph:
     """Operations in the order in which they are done; the first one is the input.
 
-    Parameters
-    ----------
-    n_columns : int
-        Columns of the input.
+    n_columns: Columns of the input.
     """
 
     n_columns: int
@@ -373,12 +370,9 @@ def log_sum_exp(logits: Value) -> Value:
 def count_at_most(values: Value, points: Array) -> Value:
     """How many of the sorted points of its column are at most each value.
 
-    Parameters
-    ----------
-    values : Value of shape (n_rows, n_columns)
-        Places.
-    points : ndarray of shape (n_columns, n_points)
-        Points of each column; what is missing is inf at the end.
+    values of shape (n_rows, n_columns): Places.
+    points of shape (n_columns, n_points): Points of each column; what is missing is inf
+        at the end.
     """
     n_columns, n_points = points.shape
     size = 1 << n_points.bit_length()  # a power of 2 above n_points
@@ -401,12 +395,8 @@ def interpolate(
 ) -> Value:
     """Straight lines between the corners of each column, constant beyond their ends.
 
-    Parameters
-    ----------
-    places : Value of shape (n_rows, n_columns)
-        Where to look.
-    points, values : list of ndarray
-        Corners of each column, with increasing points.
+    places of shape (n_rows, n_columns): Where to look.
+    points, values: Corners of each column, with increasing points.
     """
     size = max(len(own) for own in points)
     place, value, slope = (np.zeros((len(points), size)) for _ in range(3))

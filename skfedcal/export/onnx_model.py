@@ -150,18 +150,10 @@ def to_model(
 ) -> ModelProto:
     """Build an ONNX model with the input 'scores'.
 
-    Parameters
-    ----------
-    graph : Graph
-        Operations.
-    outputs : dict of str to int
-        Numbers of the operations that give 'label' and 'probabilities'.
-    classes : ndarray of shape (n_classes,)
-        Labels.
-    dtype : {'float32', 'float64'}
-        Type of the input and of the probabilities.
-    notes : dict of str to str
-        Metadata of the model.
+    outputs: Numbers of the operations that give 'label' and 'probabilities'.
+    classes of shape (n_classes,): Labels.
+    dtype ('float32', 'float64'): Type of the input and of the probabilities.
+    notes: Metadata of the model.
     """
     from onnx import checker, helper
 

@@ -138,20 +138,11 @@ def classwise_gaps(
 ) -> np.ndarray:
     """Return the sum of ``proba - onehot(codes)`` per class and equal-width bin.
 
-    Parameters
-    ----------
-    proba : ndarray of shape (n_samples, n_classes), float32 or float64
-        Probabilities; a row that is not a distribution raises ValueError.
-    codes : ndarray of shape (n_samples,), intp
-        Column number of the label of each row.
-    sizes : ndarray of shape (n_classes,)
-        Number of rows of each class.
-    n_bins : int
-        Number of bins.
-
-    Returns
-    -------
-    ndarray of shape (n_classes, n_bins), float64
+    proba of shape (n_samples, n_classes), float32 or float64: Probabilities; a row that
+        is not a distribution raises ValueError.
+    codes of shape (n_samples,), intp: Column number of the label of each row.
+    sizes of shape (n_classes,): Number of rows of each class.
+    Result of shape (n_classes, n_bins), float64.
     """
     n_classes = proba.shape[1]
     # Bins for what is above 1 by rounding are folded into the last one in the end:

@@ -123,24 +123,12 @@ def classwise_bin_sums(
 ) -> BinSums:
     """Return the one-versus-rest sums of every class over equal-width bins.
 
-    Parameters
-    ----------
-    proba : ndarray of shape (n_samples, n_classes), float32 or float64
-        Probabilities in [0, 1].
-    codes : ndarray of shape (n_samples,), intp
-        Column number of the label of each row.
-    n_bins : int
-        Number of bins.
-    weight : ndarray of shape (n_samples,), optional
-        Weight of each row.
-    threshold : float, default=0.0
-        Entries of `proba` below this value are left out.
-
-    Returns
-    -------
-    BinSums
-        Arrays of shape (n_classes, n_bins): the sum of probabilities, of labels
-        and of weights.
+    proba of shape (n_samples, n_classes), float32 or float64: Probabilities in [0, 1].
+    codes of shape (n_samples,), intp: Column number of the label of each row.
+    weight of shape (n_samples,): Weight of each row.
+    threshold: Entries of `proba` below this value are left out.
+    Result: Arrays of shape (n_classes, n_bins): the sum of probabilities, of labels and
+        of weights.
     """
     if weight is None and threshold <= 0.0:
         sums, counts = _sparse_sums(proba, n_bins)

@@ -324,15 +324,10 @@ _POINTS = 257
 class Coordinate(NamedTuple):
     """One coordinate of a curve at all edges of buckets, from the top down.
 
-    Attributes
-    ----------
-    value : ndarray of shape (n_buckets + 1,)
-        Points of the curve.
-    slope : ndarray of shape (n_buckets + 1, 2, 2)
-        Slope of the value in the counts of (negatives, positives) that lie (at or
-        above, below) the edge.
-    rows : ndarray of shape (n_buckets + 1,)
-        Rows that the value is a share of.
+    value of shape (n_buckets + 1,): Points of the curve.
+    slope of shape (n_buckets + 1, 2, 2): Slope of the value in the counts of
+        (negatives, positives) that lie (at or above, below) the edge.
+    rows of shape (n_buckets + 1,): Rows that the value is a share of.
     """
 
     value: Array

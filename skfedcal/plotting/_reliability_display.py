@@ -49,12 +49,8 @@ _ROWS_PER_BIN, _MOST_BINS, _MOST_EVEN = 40, 15, 10
 class Outcomes:
     """Scores of one event, and whether it happened.
 
-    Parameters
-    ----------
-    scores : ndarray of shape (n_rows,)
-        Predicted probabilities.
-    happened : ndarray of shape (n_rows,)
-        True where it did.
+    scores of shape (n_rows,): Predicted probabilities.
+    happened of shape (n_rows,): True where it did.
     """
 
     scores: Array

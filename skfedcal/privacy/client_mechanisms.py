@@ -165,20 +165,13 @@ def survivors_assumed(n_min: int, n_shares: int) -> tuple[str, ...]:
 class _Survivors(NoisySum):
     """Noise that is the sum of shares; sums of too few of them are refused.
 
-    Parameters
-    ----------
-    paid : NoisePlan or PureBudget
-        What the mechanism pays.
-    n_min : int
-        Clients that are guaranteed to be in every sum.
-    n_shares : int
-        Number of these clients whose shares are counted as noise.
-    mode : {'fast', 'faithful'}
-        Whether the sum of the shares, or each client's share, is drawn.
-    adjacency : str
-        Which data sets are neighbours; 'replace' doubles the noise.
-    **account : dict
-        See `LatticeGaussian` and `LatticeLaplace`.
+    paid: What the mechanism pays.
+    n_min: Clients that are guaranteed to be in every sum.
+    n_shares: Number of these clients whose shares are counted as noise.
+    mode ('fast', 'faithful'): Whether the sum of the shares, or each client's share, is
+        drawn.
+    adjacency: Which data sets are neighbours; 'replace' doubles the noise.
+    **account: See `LatticeGaussian` and `LatticeLaplace`.
     """
 
     def __init__(
@@ -263,12 +256,8 @@ class DistributedGaussian(_Survivors, LatticeGaussian):
 class DistributedLaplace(_Survivors, LatticeLaplace):
     """A Polya share per client; `n_shares` of them add up to discrete Laplace noise.
 
-    Parameters
-    ----------
-    n_clients : int
-        Clients in all.
-    budget, **account
-        See `LatticeLaplace` and `_Survivors`.
+    n_clients: Clients in all.
+    budget, **account: See `LatticeLaplace` and `_Survivors`.
     """
 
     def __init__(self, budget: PureBudget, *, n_clients: int, **account: Any) -> None:
@@ -311,14 +300,10 @@ class DistributedLaplace(_Survivors, LatticeLaplace):
 class SourceLaplace(LatticeLaplace):
     """Discrete Laplace noise of every source on its own sum.
 
-    Parameters
-    ----------
-    budget : PureBudget
-        Eps and how it is divided.
-    mode : {'fast', 'faithful'}
-        Whether the sum of the noise, or each source's noise, is drawn.
-    **account : dict
-        See `LatticeLaplace`.
+    budget: Eps and how it is divided.
+    mode ('fast', 'faithful'): Whether the sum of the noise, or each source's noise, is
+        drawn.
+    **account: See `LatticeLaplace`.
     """
 
     _trust = (
@@ -388,14 +373,10 @@ def square_parts(n: int) -> list[int]:
 class LocalSum(PureSum):
     """Unbiased estimates of counts from randomised reports.
 
-    Parameters
-    ----------
-    oracle : {'auto', 'grr', 'subset', 'oue', 'olh', 'rr'}
-        How clients report; 'auto' takes the one of least variance.
-    mode : {'fast', 'faithful'}
-        Whether the sum of the reports, or each client's report, is drawn.
-    budget, **account
-        See `PureSum`.
+    oracle: How clients report; 'auto' takes the one of least variance.
+    mode ('fast', 'faithful'): Whether the sum of the reports, or each client's report,
+        is drawn.
+    budget, **account: See `PureSum`.
     """
 
     _adjacency = "any two values"

@@ -51,12 +51,8 @@ _SHRINKS = 12
 class BlockCode:
     """Encoding of one block as integers.
 
-    Parameters
-    ----------
-    spec : BlockSpec
-        Shape and bound.
-    step : float, default=None
-        Lattice step under noise; None writes the (clipped) value exactly.
+    spec: Shape and bound.
+    step: Lattice step under noise; None writes the (clipped) value exactly.
     """
 
     spec: BlockSpec
@@ -153,10 +149,8 @@ class Codec:
     def encode(self, values: Rows) -> dict[str, Encoded]:
         """Clip and encode the arrays of each client; refuse arrays not in the spec.
 
-        Raises
-        ------
-        ValueError
-            If the arrays do not have the names and shapes that were announced.
+        Raises ValueError: If the arrays do not have the names and shapes that were
+            announced.
         """
         shapes = {name: value.shape[1:] for name, value in values.items()}
         expected = {name: code.spec.shape for name, code in self.blocks.items()}

@@ -132,12 +132,8 @@ class SeededEntropy(_FromWords):
     Only the raw stream of the bit generator is used: numpy keeps it stable over
     versions, which it does not promise for its distributions.
 
-    Parameters
-    ----------
-    seed : int
-        Any non-negative integer.
-    *key : int
-        Non-negative integers that name one of the streams of the seed.
+    seed: Any non-negative integer.
+    *key: Non-negative integers that name one of the streams of the seed.
 
     Examples
     --------
@@ -215,12 +211,8 @@ _SPARE = 1 << 33
 class ClientStreams:
     """Words for a group of clients.
 
-    Parameters
-    ----------
-    entropy : Entropy
-        The operating system's, or that of one round of a simulation.
-    positions : ndarray of int
-        Place of each client among all clients; not used with real entropy.
+    entropy: The operating system's, or that of one round of a simulation.
+    positions: Place of each client among all clients; not used with real entropy.
     """
 
     entropy: Entropy

@@ -191,20 +191,9 @@ class NoisePlan:
 def event_from_dict(record: Mapping[str, Any]) -> PrivacyEvent:
     """Restore an event from the output of its `to_dict`.
 
-    Parameters
-    ----------
-    record : mapping
-        Plain values with a `kind`.
-
-    Returns
-    -------
-    PrivacyEvent
-
-    Raises
-    ------
-    ValueError
-        If the kind is unknown or the values do not fit it: an event that is not
-        understood cannot be accounted for.
+    record: Plain values with a `kind`.
+    Raises ValueError: If the kind is unknown or the values do not fit it: an event that
+        is not understood cannot be accounted for.
     """
     kind = record.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:

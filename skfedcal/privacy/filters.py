@@ -106,20 +106,13 @@ _HALVINGS = 100
 class Spending:
     """What was released about one population, folded to what the filters need.
 
-    Attributes
-    ----------
-    sum_mu2 : float
-        Sum of squared mu of Gaussian events.
-    pure : dict of float to int
-        Number of pure events of each eps.
-    sampled : dict of (noise_multiplier, sampling_rate) to int
-        Number of rounds of sampled Gaussian events.
-    eps_slack, delta_slack : float
-        Sums over all events.
-    first : PrivacyEvent or None
-        First event that costs anything.
-    n_events : int
-        Events that cost anything.
+    sum_mu2: Sum of squared mu of Gaussian events.
+    pure: Number of pure events of each eps.
+    sampled (dict of (noise_multiplier, sampling_rate) to int): Number of rounds of
+        sampled Gaussian events.
+    eps_slack, delta_slack: Sums over all events.
+    first: First event that costs anything.
+    n_events: Events that cost anything.
     """
 
     sum_mu2: float = 0.0
@@ -190,26 +183,14 @@ def filter_epsilon(
 ) -> float:
     """Return what a list of releases is charged.
 
-    Parameters
-    ----------
-    spent : Spending
-        The releases.
-    delta : float
-        Of the budget.
-    budget : float or None, default=None
-        Eps of the budget, by which the filters are fixed. None returns the least budget
-        that would have admitted the list.
-    gdp_epsilon : callable
-        ``gdp_epsilon(mu, delta)``, or a bound from above.
-    alone : callable
-        ``alone(event, delta)`` is eps of one release by itself.
-    credit : bool, default=True
-        Whether sampling of clients is credited.
-
-    Returns
-    -------
-    float
-        The list is admitted under `budget` if and only if this is at most `budget`.
+    spent: The releases.
+    delta: Of the budget.
+    budget: Eps of the budget, by which the filters are fixed. None returns the least
+        budget that would have admitted the list.
+    gdp_epsilon: ``gdp_epsilon(mu, delta)``, or a bound from above.
+    alone: ``alone(event, delta)`` is eps of one release by itself.
+    credit: Whether sampling of clients is credited.
+    Result: The list is admitted under `budget` if and only if this is at most `budget`.
     """
     if spent.first is None:
         return 0.0

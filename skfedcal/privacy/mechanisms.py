@@ -32,22 +32,13 @@ Spec = Mapping[str, BlockSpec]
 class NoisySum:
     """Base of mechanisms with noise: debit a run once, release each round once.
 
-    Parameters
-    ----------
-    entropy : Entropy
-        Source of the noise.
-    ledger : PrivacyLedger
-        Debited with the whole run before the first round.
-    n_units : int
-        Number of clients (or examples).
-    unit : {'client', 'example'}
-        Unit of privacy.
-    n_releases : int
-        Rounds that may be released; a further one is refused.
-    n_values : int
-        Numbers that a round may release, as accounted for.
-    label, population : str
-        For the ledger.
+    entropy: Source of the noise.
+    ledger: Debited with the whole run before the first round.
+    n_units: Number of clients (or examples).
+    unit: Unit of privacy.
+    n_releases: Rounds that may be released; a further one is refused.
+    n_values: Numbers that a round may release, as accounted for.
+    label, population: For the ledger.
     """
 
     def __init__(
@@ -356,20 +347,13 @@ def exact_step(block: BlockSpec) -> float | None:
 class LatticeGaussian(NoisySum):
     """Discrete Gaussian noise on the integer sum, once per round.
 
-    Parameters
-    ----------
-    plan : NoisePlan
-        Noise multiplier and the rounds it pays for.
-    shares : tuple of float, default=()
-        Share of the squared GDP parameter ``mu ** 2`` that each round gets; empty when
-        all rounds get the same.
-    split : {'split', 'joint'}
-        How noise is divided over blocks: so that the total variance is least, or the
+    plan: Noise multiplier and the rounds it pays for.
+    shares: Share of the squared GDP parameter ``mu ** 2`` that each round gets; empty
+        when all rounds get the same.
+    split: How noise is divided over blocks: so that the total variance is least, or the
         same for every number.
-    n_releases : int
-        Rounds that may be released; a further one is refused.
-    **account : dict
-        See `NoisySum`.
+    n_releases: Rounds that may be released; a further one is refused.
+    **account: See `NoisySum`.
     """
 
     def __init__(
@@ -509,18 +493,11 @@ def split_noise(
 ) -> NDArray[np.float64]:
     """Return the division of noise over separately clipped blocks with least variance.
 
-    Parameters
-    ----------
-    clips : array-like of shape (n_blocks,)
-        L2 bound of each block of a client's contribution.
-    weights : array-like of shape (n_blocks,), optional
-        Cost of the noise variance of each block; equal if None.
-
-    Returns
-    -------
-    ndarray of shape (n_blocks,)
-        Factors: the noise ``factor / mu`` per block makes the release mu-GDP, as
-        ``sum((clips / sigma) ** 2) == mu ** 2``, and has the least
+    clips of shape (n_blocks,): L2 bound of each block of a client's contribution.
+    weights of shape (n_blocks,): Cost of the noise variance of each block; equal if
+        None.
+    Result of shape (n_blocks,): Factors: the noise ``factor / mu`` per block makes the
+        release mu-GDP, as ``sum((clips / sigma) ** 2) == mu ** 2``, and has the least
         ``sum(weights * sigma ** 2)``.
     """
     bounds = np.asarray(clips, dtype=np.float64)
@@ -570,16 +547,10 @@ _MARGIN = 1e-12
 class PureBudget:
     """A pure eps for a run.
 
-    Parameters
-    ----------
-    eps : float
-        Of the whole run, for one unit.
-    n_rounds : int
-        Rounds that a unit takes part in; each gets the same part of eps.
-    shares : tuple of float, default=()
-        Part of eps that each round gets, where these differ.
-    delta_slack : float, default=0.0
-        Addition to delta for noise that is sampled from tables.
+    eps: Of the whole run, for one unit.
+    n_rounds: Rounds that a unit takes part in; each gets the same part of eps.
+    shares: Part of eps that each round gets, where these differ.
+    delta_slack: Addition to delta for noise that is sampled from tables.
     """
 
     eps: float
@@ -613,14 +584,9 @@ class PureBudget:
 class PureSum(NoisySum):
     """Base of mechanisms with a pure eps; a subclass sets `_multiplier`.
 
-    Parameters
-    ----------
-    budget : PureBudget
-        Eps and its division over rounds and blocks.
-    assumptions : tuple of str, default=()
-        Assumptions of the guarantee, for the report.
-    **account : dict
-        See `NoisySum`.
+    budget: Eps and its division over rounds and blocks.
+    assumptions: Assumptions of the guarantee, for the report.
+    **account: See `NoisySum`.
     """
 
     def __init__(
@@ -662,12 +628,8 @@ class PureSum(NoisySum):
 class LatticeLaplace(PureSum):
     """Discrete Laplace noise on the integer sum, once per round.
 
-    Parameters
-    ----------
-    model : str, default='CentralDP'
-        For messages.
-    budget, assumptions, **account
-        See `PureSum`.
+    model: For messages.
+    budget, assumptions, **account: See `PureSum`.
     """
 
     _real_scale = _REAL_SCALE

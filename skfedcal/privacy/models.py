@@ -44,24 +44,15 @@ _MODEL = ("unit", "private", "validate", "strength", "mechanism")
 class ReleasePlan:
     """What a run will release, as far as it is public beforehand.
 
-    Parameters
-    ----------
-    n_units : int
-        Number of clients, or of examples.
-    n_releases : int
-        Noisy sums released in all.
-    n_participations : int
-        How many of them one client can be part of.
-    sampling_rate : float
-        Probability that a client takes part in a round, for Poisson sampling; else 1.
-    n_values : int
-        Numbers per release.
-    shares : tuple of float, default=()
-        Part of the budget that each release gets; empty when all get the same.
-    norm : {'l2', 'l1'}, default='l2'
-        Norm in which every block is bounded: Gaussian or Laplace noise.
-    n_clients : int, default=None
-        Clients that may be asked; None if these are the units.
+    n_units: Number of clients, or of examples.
+    n_releases: Noisy sums released in all.
+    n_participations: How many of them one client can be part of.
+    sampling_rate: Probability that a client takes part in a round, for Poisson
+        sampling; else 1.
+    n_values: Numbers per release.
+    shares: Part of the budget that each release gets; empty when all get the same.
+    norm: Norm in which every block is bounded: Gaussian or Laplace noise.
+    n_clients: Clients that may be asked; None if these are the units.
     """
 
     n_units: int

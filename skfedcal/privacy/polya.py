@@ -64,18 +64,8 @@ SIZE_ERROR = 40_000 * 2.0**-128
 def logarithmic(n: int, scale: float, entropy: Entropy) -> NDArray[np.int64]:
     """Draw `n` integers with ``P(k)`` proportional to ``exp(-k / scale) / k``, k >= 1.
 
-    Parameters
-    ----------
-    n : int
-        Number of values.
-    scale : float
-        Positive scale.
-    entropy : Entropy
-        Source of random words.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
+    scale: Positive scale.
+    Result of shape (n,).
 
     Notes
     -----
@@ -208,16 +198,10 @@ class PolyaLaw(NamedTuple):
 def polya_law(scale: float, size: int, n_shares: int, n_held: int = 1) -> PolyaLaw:
     """Return the law of shares of noise with ``P(k)`` as ``exp(-|k| / scale)``.
 
-    Parameters
-    ----------
-    scale : float
-        Scale of the discrete Laplace law of a sum of `n_shares` shares.
-    size : int
-        Numbers in the block.
-    n_shares : int
-        Shares that make up the law.
-    n_held : int, default=1
-        Shares that are drawn together.
+    scale: Scale of the discrete Laplace law of a sum of `n_shares` shares.
+    size: Numbers in the block.
+    n_shares: Shares that make up the law.
+    n_held: Shares that are drawn together.
     """
     check_scale(scale)
     mean = 2 * size * log_weight(scale) * n_held // n_shares

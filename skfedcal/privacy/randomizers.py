@@ -67,15 +67,11 @@ class Thresholds(NamedTuple):
 class Oracle:
     """One way to report one of `domain` cells, or none of them.
 
-    Parameters
-    ----------
-    kind : {'grr', 'subset', 'oue', 'olh', 'rr'}
-        Generalised randomised response, subset selection, optimised unary encoding,
-        optimised local hashing, or randomised response for a single bit.
-    eps : float
-        Largest log ratio of the chances of a report.
-    domain : int
-        Number of cells.
+    kind ('grr', 'subset', 'oue', 'olh', 'rr'): Generalised randomised response, subset
+        selection, optimised unary encoding, optimised local hashing, or randomised
+        response for a single bit.
+    eps: Largest log ratio of the chances of a report.
+    domain: Number of cells.
 
     Notes
     -----
@@ -186,10 +182,8 @@ def _exp_above(eps: float) -> int:
 def one_hot_cells(rows: Encoded, name: str) -> Integers:
     """Cell of the single 1 of each row; -1 for a row of zeros.
 
-    Raises
-    ------
-    ValueError
-        If a row has more than one entry: eps accounts for a single report.
+    Raises ValueError: If a row has more than one entry: eps accounts for a single
+        report.
     """
     if isinstance(rows, CellRows):
         single = (rows.rows[1:] > rows.rows[:-1]).all()
@@ -338,12 +332,8 @@ class _Shares:
 class PolyaShares(_Shares):
     """Shares that add up to discrete Laplace noise.
 
-    Parameters
-    ----------
-    scales : mapping of str to float
-        Scale of the whole noise of each block, in lattice steps.
-    n_shares : int
-        Shares that make up this noise; more only add to it.
+    scales: Scale of the whole noise of each block, in lattice steps.
+    n_shares: Shares that make up this noise; more only add to it.
     """
 
     scales: Mapping[str, float]
@@ -366,10 +356,7 @@ class PolyaShares(_Shares):
 class LaplaceShares(_Shares):
     """Discrete Laplace noise of every client, independent of the noise of others.
 
-    Parameters
-    ----------
-    scales : mapping of str to float
-        Scale of the noise of each block, in lattice steps.
+    scales: Scale of the noise of each block, in lattice steps.
     """
 
     scales: Mapping[str, float]
@@ -415,10 +402,7 @@ class GaussianShares(_Shares):
 class LocalReports:
     """Randomised reports in place of one-hot rows.
 
-    Parameters
-    ----------
-    oracles : mapping of str to Oracle
-        Frequency oracle of each block; the eps of all blocks add up.
+    oracles: Frequency oracle of each block; the eps of all blocks add up.
     """
 
     oracles: Mapping[str, Oracle]

@@ -77,16 +77,8 @@ def discrete_gaussian(n: int, entropy: Entropy) -> NDArray[np.int64]:
 
     The scale is `GAUSSIAN_SIGMA`; a mechanism gets its own scale from its lattice step.
 
-    Parameters
-    ----------
-    n : int
-        Number of values.
-    entropy : Entropy
-        Source of random words; two per value.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
+    entropy: Source of random words; two per value.
+    Result of shape (n,).
     """
     coarse_and_fine = discrete_gaussian_base(2 * n, entropy)
     values = coarse_and_fine[::2] * _GAUSSIAN_STEP
@@ -97,16 +89,8 @@ def discrete_gaussian(n: int, entropy: Entropy) -> NDArray[np.int64]:
 def discrete_gaussian_base(n: int, entropy: Entropy) -> NDArray[np.int64]:
     """Draw `n` values of the discrete Gaussian with scale `GAUSSIAN_BASE_SIGMA`.
 
-    Parameters
-    ----------
-    n : int
-        Number of values.
-    entropy : Entropy
-        Source of random words; one per value.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
+    entropy: Source of random words; one per value.
+    Result of shape (n,).
     """
     words = entropy.uint64(n)
     values = look_up(_gaussian_table(), words, entropy)
@@ -121,18 +105,8 @@ def discrete_gaussian_base(n: int, entropy: Entropy) -> NDArray[np.int64]:
 def discrete_laplace(n: int, scale: float, entropy: Entropy) -> NDArray[np.int64]:
     """Draw `n` integers with ``P(k)`` proportional to ``exp(-|k| / scale)``.
 
-    Parameters
-    ----------
-    n : int
-        Number of values.
-    scale : float
-        Positive scale, at most `MAX_LAPLACE_SCALE`.
-    entropy : Entropy
-        Source of random words.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
+    scale: Positive scale, at most `MAX_LAPLACE_SCALE`.
+    Result of shape (n,).
 
     Notes
     -----
@@ -162,18 +136,8 @@ def laplace_limit(scale: float) -> int:
 def geometric(n: int, scale: float, entropy: Entropy) -> NDArray[np.int64]:
     """Draw `n` integers with ``P(k)`` proportional to ``exp(-k / scale)``, k >= 0.
 
-    Parameters
-    ----------
-    n : int
-        Number of values.
-    scale : float
-        Positive scale, at most `MAX_LAPLACE_SCALE`.
-    entropy : Entropy
-        Source of random words.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
+    scale: Positive scale, at most `MAX_LAPLACE_SCALE`.
+    Result of shape (n,).
     """
     base, tables = geometric_tables(float(scale))
     values = np.zeros(n, dtype=np.int64)
@@ -305,15 +269,8 @@ class LatticeSlack(NamedTuple):
 def table_slack(n_values: int) -> float:
     """Return the addition to delta for drawing `n_values` from tables.
 
-    Parameters
-    ----------
-    n_values : int
-        Number of noisy integers that are drawn, over all rounds.
-
-    Returns
-    -------
-    float
-        Valid as long as the total eps is at most 40.
+    n_values: Number of noisy integers that are drawn, over all rounds.
+    Result: Valid as long as the total eps is at most 40.
     """
     check_integer("n_values", n_values, 0)
     # The factor 2 covers the tails and deviations that `lattice_slack` leaves out.
@@ -331,18 +288,10 @@ def tv_slack(distance: float) -> float:
 def lattice_slack(n_values: int, n_shares: int | None = None) -> LatticeSlack:
     """Return the cost of the discrete Gaussian over the Gaussian.
 
-    Parameters
-    ----------
-    n_values : int
-        Number of noisy integers that are released, over all rounds.
-    n_shares : int, optional
-        Number of draws of `discrete_gaussian_base` that are certain to be in the sum.
-        None means one draw of `discrete_gaussian`.
-
-    Returns
-    -------
-    LatticeSlack
-        With ``eta = slack.eps / 2``: a mechanism that is ``(eps, d)`` private with
+    n_values: Number of noisy integers that are released, over all rounds.
+    n_shares: Number of draws of `discrete_gaussian_base` that are certain to be in the
+        sum. None means one draw of `discrete_gaussian`.
+    Result: With ``eta = slack.eps / 2``: a mechanism that is ``(eps, d)`` private with
         Gaussian noise is ``(eps + 2 eta, exp(eta) d + slack.delta)`` private with
         discrete noise, for a total eps of at most 40.
 

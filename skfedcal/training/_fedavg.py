@@ -31,20 +31,14 @@ _BOUND = 1e30
 class FedAvgState:
     """Parameters of the server and the state of its optimiser.
 
-    Attributes
-    ----------
-    params : ndarray of shape (n_params,)
-        Parameters, in float64.
-    change : ndarray of shape (n_params,)
-        Change of the parameters in the last round.
-    velocity : ndarray of shape (n_params,) or (0,)
-        Momentum of the server, if it has one.
-    control : ndarray of shape (n_params,) or (0,)
-        Control variate of the server, if there is one.
-    rounds : int
-        Rounds run.
-    n_diverged : int
-        Number of client updates that were left out because they were not finite.
+    params of shape (n_params,): Parameters, in float64.
+    change of shape (n_params,): Change of the parameters in the last round.
+    velocity of shape (n_params,) or (0,): Momentum of the server, if it has one.
+    control of shape (n_params,) or (0,): Control variate of the server, if there is
+        one.
+    rounds: Rounds run.
+    n_diverged: Number of client updates that were left out because they were not
+        finite.
     """
 
     params: Array
@@ -62,29 +56,16 @@ class FedAvg:
     Unlike other algorithms it holds a torch module, and the state that clients keep
     between rounds, if any; that state is not part of the server.
 
-    Parameters
-    ----------
-    training : ClientTraining
-        Local training of a client.
-    start : ndarray of shape (n_params,)
-        Parameters before the first round; public.
-    weighting : {'examples', 'uniform'}, default='examples'
-        Weight clients by their number of rows, or equally.
-    clip : float, default=None
-        L2 bound on the change that a client sends; with 'uniform' weighting only. The
+    training: Local training of a client.
+    start of shape (n_params,): Parameters before the first round; public.
+    weighting: Weight clients by their number of rows, or equally.
+    clip: L2 bound on the change that a client sends; with 'uniform' weighting only. The
         sum is then divided by the number of clients that were asked.
-    server_lr, server_momentum : float, default=1.0 and 0.0
-        Step length and momentum of the server.
-    n_clients : int, default=1
-        Number of all clients.
-    global_counts : tuple of float, default=None
-        Rows of each class over all clients, where the objective needs it.
-    n_rounds : int, default=50
-        Rounds.
-    start_name : str, default=''
-        Identifier of the initial parameters, for checkpoints.
-    monitor : callable, default=None
-        Called with the state after each round; the run stops if it returns True.
+    server_lr, server_momentum: Step length and momentum of the server.
+    n_clients: Number of all clients.
+    global_counts: Rows of each class over all clients, where the objective needs it.
+    start_name: Identifier of the initial parameters, for checkpoints.
+    monitor: Called with the state after each round; the run stops if it returns True.
     """
 
     training: ClientTraining
@@ -296,18 +277,9 @@ class RoundScores:
 class Monitor:
     """Score the model after each round; stop at a target accuracy.
 
-    Parameters
-    ----------
-    network : Network
-        The model.
-    rows, labels : ndarray
-        The evaluation set, which is public.
-    target_accuracy : float, default=None
-        Accuracy at which the run stops.
-    device : str, default='cpu'
-        Where.
-    scores : list of RoundScores
-        Filled during the run.
+    rows, labels: The evaluation set, which is public.
+    target_accuracy: Accuracy at which the run stops.
+    scores: Filled during the run.
     """
 
     network: Network

@@ -21,15 +21,10 @@ Array = NDArray[np.float64]
 class Quadratic:
     """Log densities of class Gaussians.
 
-    Parameters
-    ----------
-    means : ndarray of shape (n_classes, n_features)
-        Means.
-    axes : ndarray of shape (n_classes, n_features, n_features)
-        Eigenvectors over the roots of the eigenvalues: deviations times these have unit
-        covariance.
-    offsets : ndarray of shape (n_classes,)
-        Log priors minus half the log determinants.
+    means of shape (n_classes, n_features): Means.
+    axes of shape (n_classes, n_features, n_features): Eigenvectors over the roots of
+        the eigenvalues: deviations times these have unit covariance.
+    offsets of shape (n_classes,): Log priors minus half the log determinants.
     """
 
     means: Array

@@ -40,16 +40,10 @@ class HeadRounds:
     closed form, does harm: with its large weights, the local training of clients with
     one class destroys the features.
 
-    Parameters
-    ----------
-    training : FedAvg
-        The rounds of training.
-    head : FedGaussianHead
-        Parameters of the virtual features: `prior`, `shrinkage`, `n_virtual`.
-    every : int, default=1
-        Rounds of training before each round for statistics.
-    seed : int, default=0
-        Seed of virtual features.
+    training: The rounds of training.
+    head: Parameters of the virtual features: `prior`, `shrinkage`, `n_virtual`.
+    every: Rounds of training before each round for statistics.
+    seed: Seed of virtual features.
     """
 
     training: FedAvg
@@ -147,10 +141,7 @@ class HeadRounds:
 def head_layout(network: Network) -> tuple[tuple[int, int], dict[str, int]]:
     """Shape of the last layer, and where its weight and bias begin in the parameters.
 
-    Raises
-    ------
-    ValueError
-        If the last layer is not linear, has no bias, or is not trained.
+    Raises ValueError: If the last layer is not linear, has no bias, or is not trained.
     """
     from torch import nn
 

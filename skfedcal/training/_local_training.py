@@ -36,14 +36,11 @@ Array = NDArray[Any]
 class Steps:
     """Rows of every step of some clients, client after client.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_batches, batch_size)
-        Places among the client's own rows; padding repeats its first row.
-    mask : ndarray of shape (n_batches, batch_size)
-        1 for rows that count, 0 for padding.
-    first, n_steps : ndarray of shape (n_clients,)
-        Where the batches of each client begin, and how many it has.
+    rows of shape (n_batches, batch_size): Places among the client's own rows; padding
+        repeats its first row.
+    mask of shape (n_batches, batch_size): 1 for rows that count, 0 for padding.
+    first, n_steps of shape (n_clients,): Where the batches of each client begin, and
+        how many it has.
     """
 
     rows: Array
@@ -64,16 +61,10 @@ def make_steps(
     It depends on the seed and the number of rows only, not on the order of clients or
     on which other clients take part.
 
-    Parameters
-    ----------
-    sizes : ndarray of shape (n_clients,)
-        Rows of each client.
-    epochs : int
-        Passes over the rows.
-    batch_size : int or None
-        Rows of one step; None is all rows of a client.
-    seed : tuple of int
-        Seed of the run and number of the round.
+    sizes of shape (n_clients,): Rows of each client.
+    epochs: Passes over the rows.
+    batch_size: Rows of one step; None is all rows of a client.
+    seed: Seed of the run and number of the round.
     """
     largest = int(sizes.max(initial=1))
     width = largest if batch_size is None else min(batch_size, largest)
@@ -175,18 +166,13 @@ _GENERATOR = Lock()
 class Batches:
     """Rows of every step of a cohort, clients with the most steps first.
 
-    Parameters
-    ----------
-    x : Tensor of shape (n_rows, ...)
-        Inputs of all clients.
-    rows, y, mask : Tensor of shape (n_batches, batch_size)
-        Places in `x`, labels, and 1 for rows that count, 0 for padding.
-    first, n_steps : Tensor of shape (n_clients,)
-        Where the batches of each client begin, and how many it has.
-    names : sequence
-        Names of the clients.
-    device : str, default='cpu'
-        Where batches go.
+    x of shape (n_rows, ...): Inputs of all clients.
+    rows, y, mask of shape (n_batches, batch_size): Places in `x`, labels, and 1 for
+        rows that count, 0 for padding.
+    first, n_steps of shape (n_clients,): Where the batches of each client begin, and
+        how many it has.
+    names: Names of the clients.
+    device: Where batches go.
     """
 
     x: Tensor
@@ -221,14 +207,10 @@ class Batches:
 class LocalSGD:
     """Steps of a client from the parameters of the server.
 
-    Parameters
-    ----------
-    lr : float
-        Step length.
-    momentum, weight_decay : float, default=0.0
-        As in ``torch.optim.SGD``; momentum starts anew in each round.
-    seed : tuple of int, default=()
-        Seed of dropout and the like.
+    lr: Step length.
+    momentum, weight_decay: As in ``torch.optim.SGD``; momentum starts anew in each
+        round.
+    seed: Seed of dropout and the like.
     """
 
     lr: float
@@ -255,22 +237,13 @@ class LocalSGD:
     ) -> Tensor:
         """Return the parameters of each client after its steps.
 
-        Parameters
-        ----------
-        objective : Objective
-            Objective that is minimised.
-        network : Network
-            Owned by the caller.
-        start : Tensor of shape (n_params,)
-            Where every client begins.
-        batches : Batches
-            Batches of each client.
-        ctx : Context
-            Entries of single clients are stacked.
-        shift : Tensor of shape (n_clients, n_params), default=None
-            Added to each gradient.
-        cohort_size : int
-            Clients that are trained in one call.
+        objective: Objective that is minimised.
+        network: Owned by the caller.
+        start of shape (n_params,): Where every client begins.
+        batches: Batches of each client.
+        ctx: Entries of single clients are stacked.
+        shift of shape (n_clients, n_params): Added to each gradient.
+        cohort_size: Clients that are trained in one call.
         """
         torch = import_torch()
         value = partial(objective.value, network)
@@ -357,14 +330,11 @@ Names = Sequence[Hashable]
 class Trained:
     """Result of the local training of clients.
 
-    Attributes
-    ----------
-    moved : ndarray of shape (n_clients, n_params)
-        Change of the parameters, in float64; 0 where it is not finite.
-    finite : ndarray of shape (n_clients,)
-        Whether training ended in finite numbers.
-    steered : ndarray of shape (n_clients, n_params) or None
-        Change of the control variate, where there is one.
+    moved of shape (n_clients, n_params): Change of the parameters, in float64; 0 where
+        it is not finite.
+    finite of shape (n_clients,): Whether training ended in finite numbers.
+    steered of shape (n_clients, n_params) or None: Change of the control variate, where
+        there is one.
     """
 
     moved: Array
@@ -376,26 +346,12 @@ class Trained:
 class ClientTraining:
     """Local training of a client in a round, on its own rows only.
 
-    Parameters
-    ----------
-    network : Network
-        The model.
-    objective : Objective
-        Objective that is minimised.
-    local : LocalSGD
-        How.
-    epochs : int, default=1
-        Passes over the rows.
-    batch_size : int, default=32
-        Rows of one step; None is all rows of a client.
-    correction : Scaffold, default=None
-        Correction of client drift.
-    cohort_size : int, default=1
-        Clients that are trained in one call; the result is the same.
-    device : str, default='cpu'
-        Where.
-    memory : ClientMemory, default=None
-        State that clients keep between rounds; needed if `remembers`.
+    objective: Objective that is minimised.
+    epochs: Passes over the rows.
+    batch_size: Rows of one step; None is all rows of a client.
+    correction: Correction of client drift.
+    cohort_size: Clients that are trained in one call; the result is the same.
+    memory: State that clients keep between rounds; needed if `remembers`.
     """
 
     network: Network
@@ -420,15 +376,10 @@ class ClientTraining:
     def run(self, told: Arrays, clients: FederatedDataset, order: Array) -> Trained:
         """Train the clients at the positions `order`, those with most rows first.
 
-        Parameters
-        ----------
-        told : mapping of str to ndarray
-            Broadcast of the server: `params`, `round`; `change`, `control` and
+        told: Broadcast of the server: `params`, `round`; `change`, `control` and
             `counts` where they are needed.
-        clients : FederatedDataset
-            Rows are float32, or int64 for a network that takes tokens.
-        order : ndarray
-            Positions of clients that have rows.
+        clients: Rows are float32, or int64 for a network that takes tokens.
+        order: Positions of clients that have rows.
         """
         names = [clients.names[i] for i in order]
         local = replace(self.local, seed=(*self.local.seed, int(told["round"])))

@@ -339,16 +339,9 @@ MODELS: dict[str, Callable[..., Net]] = {
 def build(name: str, shape: Sequence[int], n_classes: int, **params: Any) -> Net:
     """Network of this name for rows of this shape.
 
-    Parameters
-    ----------
-    name : {'char_lstm', 'cnn', 'fcr_cnn', 'linear', 'mlp', 'resnet18'}
-        Which.
-    shape : sequence of int
-        Shape of one row.
-    n_classes : int
-        Number of classes.
-    **params : dict
-        Further arguments of the class.
+    name ('char_lstm', 'cnn', 'fcr_cnn', 'linear', 'mlp', 'resnet18'): Which.
+    shape: Shape of one row.
+    **params: Further arguments of the class.
     """
     if name not in MODELS:
         raise ValueError(

@@ -129,12 +129,8 @@ class Objective:
 
     The same function is used for one client and, by `vmap`, for many at once.
 
-    Parameters
-    ----------
-    loss : Loss
-        Called with logits, labels, mask and context.
-    penalties : tuple of Penalty, default=()
-        Called with the parameters and features too.
+    loss: Called with logits, labels, mask and context.
+    penalties: Called with the parameters and features too.
     """
 
     loss: Loss

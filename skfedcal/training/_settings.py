@@ -49,10 +49,7 @@ def read_rows(
 def refuse_sites(X: Any) -> None:
     """Raise TypeError for remote clients, which cannot train a network.
 
-    Raises
-    ------
-    TypeError
-        For `RemoteClients`.
+    Raises TypeError: For `RemoteClients`.
     """
     if is_remote(X):
         raise TypeError(

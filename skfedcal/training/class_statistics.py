@@ -53,21 +53,14 @@ _LOWEST = -512
 class MomentState:
     """Sums over all clients, of features divided by `scale`.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (n_classes,)
-        Rows of each class.
-    first : ndarray of shape (n_classes, n_features)
-        Sums of features.
-    second : ndarray of shape (n_pairs,) or (n_classes, n_pairs)
-        Sums of products of two features, upper triangles row after row.
-    scale : float
-        Unit of features; 0 before it is known.
-    variance : float
-        Of the noise in counts, sums and, with off-diagonal products times sqrt(2),
-        products.
-    rounds : int
-        Rounds that are done.
+    counts of shape (n_classes,): Rows of each class.
+    first of shape (n_classes, n_features): Sums of features.
+    second of shape (n_pairs,) or (n_classes, n_pairs): Sums of products of two
+        features, upper triangles row after row.
+    scale: Unit of features; 0 before it is known.
+    variance: Of the noise in counts, sums and, with off-diagonal products times
+        sqrt(2), products.
+    rounds: Rounds that are done.
     """
 
     counts: Array

@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 def import_torch() -> ModuleType:
     """Return the torch module.
 
-    Raises
-    ------
-    ImportError
-        If torch is not installed; names the command that installs it.
+    Raises ImportError: If torch is not installed; names the command that installs it.
     """
     try:
         import torch
@@ -125,12 +122,8 @@ class Network:
 
     Parameters that do not require a gradient stay as they are and are never sent.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Used without a copy; `own` returns a copy that another thread may use.
-    random : bool, default=False
-        Whether training draws random numbers, as dropout does.
+    module: Used without a copy; `own` returns a copy that another thread may use.
+    random: Whether training draws random numbers, as dropout does.
     """
 
     def __init__(self, module: nn.Module, random: bool = False) -> None:
@@ -290,20 +283,11 @@ def build_network(
 ) -> Network:
     """Make the network that a fit starts with.
 
-    Parameters
-    ----------
-    module : str, torch.nn.Module or callable
-        Name of a model, a module (which is copied), or a callable that returns one.
-    params : mapping, default=None
-        Arguments of a name or a callable.
-    row_shape : tuple of int
-        Shape of one row.
-    n_classes : int
-        Number of classes.
-    seed : int
-        Seed of first parameters that are drawn here.
-    device : str
-        Where the module goes.
+    module: Name of a model, a module (which is copied), or a callable that returns one.
+    params: Arguments of a name or a callable.
+    row_shape: Shape of one row.
+    seed: Seed of first parameters that are drawn here.
+    device: Where the module goes.
     """
     torch = import_torch()
     if isinstance(module, torch.nn.Module):

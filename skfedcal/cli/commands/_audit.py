@@ -41,10 +41,7 @@ of the site and of its ledger; the requests of one binary search go to the same 
 def audit_site_file(path: str, thorough: bool, console: Console) -> None:
     """Attack the site of a configuration file and print what was learnt.
 
-    Raises
-    ------
-    ValueError
-        If something was learnt.
+    Raises ValueError: If something was learnt.
     """
     from skfedcal.federation.attacks import Target, attacked, site_from_file
 

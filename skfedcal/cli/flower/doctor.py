@@ -330,11 +330,8 @@ _SOON = timedelta(days=30)
 def check_certificates(ca: str, cert: str, key: str) -> Iterator[Line]:
     """Whether files fit together, for how long, and for which hosts.
 
-    Parameters
-    ----------
-    ca, cert, key : str
-        PEM files of the authority, of the SuperLink, and of its private key; empty is
-        not checked.
+    ca, cert, key: PEM files of the authority, of the SuperLink, and of its private key;
+        empty is not checked.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key

@@ -27,12 +27,8 @@ FILES = {
 def write_app(folder: str) -> list[Path]:
     """Write the files of an app into a folder.
 
-    Raises
-    ------
-    FileExistsError
-        If one of them is there already; nothing is written then.
-    ValueError
-        If Flower would not accept the name of the folder.
+    Raises FileExistsError: If one of them is there already; nothing is written then.
+    Raises ValueError: If Flower would not accept the name of the folder.
     """
     root = Path(folder)
     name = root.resolve().name
@@ -57,10 +53,7 @@ def write_app(folder: str) -> list[Path]:
 def read_app(folder: str) -> dict[str, Any]:
     """Content of the app's pyproject.toml.
 
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no app.
+    Raises FileNotFoundError, ValueError: If there is no app.
     """
     path = Path(folder) / "pyproject.toml"
     if not path.exists():
@@ -86,10 +79,8 @@ def run_config(folder: str) -> dict[str, Any]:
 def changed_config(folder: str, settings: Sequence[str]) -> dict[str, Any]:
     """Run config of the app with the entries that a run changes.
 
-    Raises
-    ------
-    ValueError
-        If Flower could not read an entry, or the app has none of its name.
+    Raises ValueError: If Flower could not read an entry, or the app has none of its
+        name.
     """
     config = run_config(folder)
     for text in settings:
@@ -121,28 +112,13 @@ def make_keys(
 ) -> tuple[list[Path], Roster]:
     """Make a key for each site, and add the sites and other rosters to the roster.
 
-    Parameters
-    ----------
-    sites : sequence of str
-        Names of sites that get a key, in ``SITE.key``.
-    rosters : sequence of str
-        Files of rosters whose sites are taken in.
-    folder : str
-        Where keys and ``roster.json`` are.
-
-    Returns
-    -------
-    paths : list of Path
-        Files with keys.
-    roster : Roster
-        What the roster is now.
-
-    Raises
-    ------
-    FileExistsError
-        If a key exists.
-    ValueError
-        If two rosters have different keys for one site.
+    sites: Names of sites that get a key, in ``SITE.key``.
+    rosters: Files of rosters whose sites are taken in.
+    folder: Where keys and ``roster.json`` are.
+    Result paths: Files with keys.
+    Result roster: What the roster is now.
+    Raises FileExistsError: If a key exists.
+    Raises ValueError: If two rosters have different keys for one site.
     """
     root = Path(folder)
     known: dict[str, bytes] = {}

@@ -37,23 +37,12 @@ def run_trial(
 ) -> str:
     """Run an app over files of sites, and give what it wrote as text.
 
-    Parameters
-    ----------
-    app : str
-        Folder of the app.
-    data : mapping of str to Path
-        File of each site.
-    folder : Path
-        Folder for everything: keys, logs and the home of Flower.
-    out : Path
-        JSON file for the result.
-    settings : sequence of str
-        Entries of the run config, as ``key=value``.
-
-    Raises
-    ------
-    TrialError
-        If something fails.
+    app: Folder of the app.
+    data: File of each site.
+    folder: Folder for everything: keys, logs and the home of Flower.
+    out: JSON file for the result.
+    settings: Entries of the run config, as ``key=value``.
+    Raises TrialError: If something fails.
     """
     environment = flower_environment(folder / "flower")
     make_keys(list(data), [], str(folder))

@@ -389,12 +389,8 @@ SURE_CELLS = 5
 class Progress:
     """Count finished cells; on a terminal as a bar, else as a line now and then.
 
-    Parameters
-    ----------
-    total : int
-        Cells in all.
-    show : bool or callable
-        Callable: receives the number of finished cells and of all cells.
+    total: Cells in all.
+    show: Callable: receives the number of finished cells and of all cells.
     """
 
     def __init__(self, total: int, show: bool | Callable[[int, int], object]) -> None:

@@ -109,12 +109,7 @@ WIDTH, HEIGHT = LEFT + SIDE + 12, TOP + SIDE + GAP + COUNTS + 36
 def reliability_svg(bins: Mapping[str, Sequence[float]], title: str) -> str:
     """Frequency against confidence of the predicted class, and how many rows.
 
-    Parameters
-    ----------
-    bins : dict
-        Sums over rows by bin: ``n``, ``confidence`` and ``hits``.
-    title : str
-        What is shown.
+    bins: Sums over rows by bin: ``n``, ``confidence`` and ``hits``.
     """
     n_bins = len(bins["n"])
     most = max(bins["n"]) or 1.0

@@ -28,21 +28,14 @@ N_ERRORS = 2.0
 class Pick:
     """A row of the table with its gain in log loss over the base on the same rows.
 
-    Attributes
-    ----------
-    row : dict
-        Means over seeds.
-    runs : list of dict
-        Its runs, by seed.
-    base : dict
-        Means of the base on the same rows.
-    gain, error : float
-        Mean gain in log loss over seeds, and the standard error of one run: of its
-        test rows, which seeds share, and of its noise, of which a release has one draw.
-    starred : bool
-        Whether accuracy drops by more than 1 %.
-    point : tuple of str
-        What was varied, as "name = value".
+    row: Means over seeds.
+    runs: Its runs, by seed.
+    base: Means of the base on the same rows.
+    gain, error: Mean gain in log loss over seeds, and the standard error of one run: of
+        its test rows, which seeds share, and of its noise, of which a release has one
+        draw.
+    starred: Whether accuracy drops by more than 1 %.
+    point: What was varied, as "name = value".
     """
 
     row: dict[str, Any]

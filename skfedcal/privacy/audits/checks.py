@@ -53,12 +53,8 @@ _PLACES = np.linspace(-4.0, 4.0, 33)
 class NoiseTally:
     """Sums over the noise of many fits, in standard deviations.
 
-    Attributes
-    ----------
-    claim : Claim
-        Gaussian noise if it has a `mu`.
-    reach : float
-        Bounds of a unit that neighbouring data sets differ by: 2 for 'replace'.
+    claim: Gaussian noise if it has a `mu`.
+    reach: Bounds of a unit that neighbouring data sets differ by: 2 for 'replace'.
     """
 
     claim: Claim

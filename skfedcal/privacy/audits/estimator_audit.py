@@ -50,12 +50,8 @@ _N_ROWS = 240
 class Canary:
     """A client that is audited.
 
-    Attributes
-    ----------
-    name : str
-        What is special about it.
-    logits, labels : ndarray
-        Its rows.
+    name: What is special about it.
+    logits, labels: Its rows.
     """
 
     name: str
@@ -70,12 +66,8 @@ class Canary:
 def canaries(n_classes: int, unit: str = "client") -> list[Canary]:
     """Worst-case clients, or worst-case rows, for any calibrator.
 
-    Parameters
-    ----------
-    n_classes : int
-        Number of columns.
-    unit : {'client', 'example'}, default='client'
-        What is hidden; an example is a client of one row.
+    n_classes: Number of columns.
+    unit ('client', 'example'): What is hidden; an example is a client of one row.
     """
     n_rows = _N_ROWS if unit == "client" else 1
     turn = np.arange(n_rows) % n_classes
@@ -126,18 +118,11 @@ def disguised(
 class Subject:
     """An estimator or a function, its clients, and where the canary is.
 
-    Attributes
-    ----------
-    fit_once : callable
-        ``fit_once(clients, privacy=..., random_state=...)`` returns what was fitted.
-    model : privacy model
-        The claim.
-    others : list of (logits, labels)
-        Clients among which the canary hides.
-    n_classes : int
-        Columns of their logits.
-    seed : int or None
-        Of all fits.
+    fit_once: ``fit_once(clients, privacy=..., random_state=...)`` returns what was
+        fitted.
+    others (list of (logits, labels)): Clients among which the canary hides.
+    n_classes: Columns of their logits.
+    seed: Of all fits.
     """
 
     fit_once: Callable[..., Any]

@@ -29,20 +29,14 @@ Neighbour = Literal["none", "zero", "negative", "other"]
 class RoundTape:
     """What the auditor knows about one round.
 
-    Attributes
-    ----------
-    codec : Codec
-        Bounds and steps.
-    others : dict of str to ndarray of int
-        Sum of all other units, as encoded.
-    sent, swapped : dict of str to ndarray of int
-        What the canary sends, and what stands for it in the neighbouring data set.
-    longest : dict of str to int
-        Largest norm of a part of what any unit sends, in the units of ``code.limit``.
-    released : Sums
-        What the server sees.
-    reports : dict of str to ndarray of int
-        What the canary itself reports, where clients randomise what they send.
+    codec: Bounds and steps.
+    others: Sum of all other units, as encoded.
+    sent, swapped: What the canary sends, and what stands for it in the neighbouring
+        data set.
+    longest: Largest norm of a part of what any unit sends, in the units of
+        ``code.limit``.
+    released: What the server sees.
+    reports: What the canary itself reports, where clients randomise what they send.
     """
 
     codec: Codec
@@ -72,17 +66,12 @@ class RoundTape:
 class Tape:
     """What the auditor knows about a fit.
 
-    Attributes
-    ----------
-    canary : int
-        Place of the canary among the units.
-    neighbour : {'none', 'zero', 'negative', 'other'}
-        What stands for the canary: nothing is changed, zeros, the same with the other
-        sign, or its numbers in the next cells.
-    blind : bool
-        Whether releases are replaced by numbers that know nothing of the data.
-    ledger : PrivacyLedger
-        Account that the fit pays from; no other one is debited.
+    canary: Place of the canary among the units.
+    neighbour ('none', 'zero', 'negative', 'other'): What stands for the canary: nothing
+        is changed, zeros, the same with the other sign, or its numbers in the next
+        cells.
+    blind: Whether releases are replaced by numbers that know nothing of the data.
+    ledger: Account that the fit pays from; no other one is debited.
     """
 
     canary: int
