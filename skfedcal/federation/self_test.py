@@ -48,7 +48,7 @@ def find_faulty_sites(sites: Any, *, min_clients: int = 3) -> dict[Hashable, str
     Raises
     ------
     NotEnoughClientsError
-        If no cohort of `min_clients` sites has a right sum.
+        If no cohort of `min_clients` sites has the correct sum.
 
     Notes
     -----
