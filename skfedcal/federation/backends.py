@@ -152,10 +152,8 @@ def engine_of(
 ) -> Backend:
     """Engine for clients in this process, or for those that are elsewhere.
 
-    Raises
-    ------
-    ValueError
-        If the engine of the runner has other clients, or does not mask as asked.
+    Raises ValueError: If the engine of the runner has other clients, or does not mask
+        as asked.
     """
     if isinstance(clients, FederatedDataset):
         return _local(runner, clients)

@@ -82,10 +82,7 @@ def content_hash(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> str:
 def load(path: str | os.PathLike[str], digest: str) -> Checkpoint:
     """Read a checkpoint of the run with this fingerprint.
 
-    Raises
-    ------
-    CheckpointError
-        If the file is damaged or belongs to another run.
+    Raises CheckpointError: If the file is damaged or belongs to another run.
     """
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -61,10 +61,8 @@ def load_key(raw: bytes) -> X25519PrivateKey:
 def agree(own: X25519PrivateKey, other: bytes) -> bytes:
     """Secret of two parties, from which keys are derived.
 
-    Raises
-    ------
-    SecureAggregationError
-        If the other key is not a valid public key, or makes the secret predictable.
+    Raises SecureAggregationError: If the other key is not a valid public key, or makes
+        the secret predictable.
     """
     try:
         return own.exchange(X25519PublicKey.from_public_bytes(other))
@@ -96,10 +94,8 @@ def seal(key: bytes, message: bytes, about: bytes) -> bytes:
 def unseal(key: bytes, sealed: bytes, about: bytes, sender: str = "a client") -> bytes:
     """Decrypt a message.
 
-    Raises
-    ------
-    SecureAggregationError
-        If it was modified, or sealed for another receiver or purpose.
+    Raises SecureAggregationError: If it was modified, or sealed for another receiver or
+        purpose.
     """
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, about)

@@ -349,16 +349,12 @@ def _add(total: dict[str, Integers], part: Mapping[str, Integers]) -> None:
 class WordPlan:
     """How the answers to one request are written.
 
-    Parameters
-    ----------
-    shapes : mapping of str to (shape, n_bytes)
-        Arrays of words and the width of a word.
-    bounds : mapping of str to (int, int)
-        Largest size of an integer: of each unit of a client, and of its noise.
-    n_units : int
-        Units of all clients of a sum, at most.
-    by_row : bool, default=False
-        Whether units are rows, and not clients.
+    shapes (mapping of str to (shape, n_bytes)): Arrays of words and the width of a
+        word.
+    bounds (mapping of str to (int, int)): Largest size of an integer: of each unit of a
+        client, and of its noise.
+    n_units: Units of all clients of a sum, at most.
+    by_row: Whether units are rows, and not clients.
     """
 
     shapes: Shapes
@@ -444,25 +440,13 @@ def plan_words(
     come from tables and have a largest value. A Polya share has none; it is beyond its
     bound with a chance below ``2**-80`` in a whole run, and is then set to it.
 
-    Parameters
-    ----------
-    codec : Codec
-        How answers are clipped and written.
-    randomizer : Randomizer or None
-        What clients do to their answers.
-    n_clients : int
-        Most clients of a sum.
-    n_units : int
-        Most clients, or rows, of a sum.
-    by_row : bool, default=False
-        Whether units are rows, and not clients.
-    count_units : bool, default=False
-        Whether the number of rows is summed too.
-
-    Raises
-    ------
-    ValueError
-        If no word is wide enough.
+    codec: How answers are clipped and written.
+    randomizer: What clients do to their answers.
+    n_clients: Most clients of a sum.
+    n_units: Most clients, or rows, of a sum.
+    by_row: Whether units are rows, and not clients.
+    count_units: Whether the number of rows is summed too.
+    Raises ValueError: If no word is wide enough.
     """
     if randomizer is None:
         bounds = {name: (code.largest, 0) for name, code in codec.blocks.items()}
@@ -485,12 +469,8 @@ def plan_words(
 def request_words(request: Request, *, masked: bool) -> WordPlan:
     """Words of the answers to a request.
 
-    Parameters
-    ----------
-    request : Request
-        The question.
-    masked : bool
-        Whether answers are masked; only then rows are counted, in a word of their own.
+    masked: Whether answers are masked; only then rows are counted, in a word of their
+        own.
     """
     n_clients = max(request.n_clients, 1)
     by_row = request.unit == "example"

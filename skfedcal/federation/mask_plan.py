@@ -43,19 +43,10 @@ _GENERATOR = 3
 def split(secret: bytes, threshold: int, n_shares: int) -> list[bytes]:
     """Shares of a secret, for the shareholders 1 to `n_shares`.
 
-    Parameters
-    ----------
-    secret : bytes
-        What is shared.
-    threshold : int
-        Shares that give it back.
-    n_shares : int
-        Shareholders, at most 255.
-
-    Raises
-    ------
-    ValueError
-        If no such shares exist.
+    secret: What is shared.
+    threshold: Shares that give it back.
+    n_shares: Shareholders, at most 255.
+    Raises ValueError: If no such shares exist.
     """
     if not 1 <= threshold <= n_shares <= MAX_SHARES:
         raise ValueError(
@@ -170,30 +161,19 @@ _TERMS: dict[str, type] = {
 class MaskPlan:
     """Public terms of one masked round.
 
-    Parameters
-    ----------
-    run : str
-        Run that the round belongs to.
-    round_index : int
-        Number of the round, and of the sum in it.
-    n_clients : int
-        Clients that are asked.
-    degree : int
-        Neighbours of each client.
-    threshold : int
-        Shares, of a client and its neighbours, that open what it shared.
-    signers, quorum : int, default=0
-        On a graph, how many clients are drawn to sign the list of survivors, and how
-        many of them must have; 0 where they are not asked to. Where all are neighbours
-        all may sign, and `threshold` of them must have.
-    coin : bytes, default=b''
-        Hash of the keys of all clients of the round, once they are known; see
+    run: Run that the round belongs to.
+    round_index: Number of the round, and of the sum in it.
+    n_clients: Clients that are asked.
+    degree: Neighbours of each client.
+    threshold: Shares, of a client and its neighbours, that open what it shared.
+    signers, quorum: On a graph, how many clients are drawn to sign the list of
+        survivors, and how many of them must have; 0 where they are not asked to. Where
+        all are neighbours all may sign, and `threshold` of them must have.
+    coin: Hash of the keys of all clients of the round, once they are known; see
         `public_coin`. It orders the ring of a graph.
-    shared : bytes, default=b''
-        Clients that shared their secrets, as bits, once they are known.
-    about : bytes, default=b''
-        Hash of the request. All keys of the round depend on it: clients that were asked
-        different things cannot open each other's shares.
+    shared: Clients that shared their secrets, as bits, once they are known.
+    about: Hash of the request. All keys of the round depend on it: clients that were
+        asked different things cannot open each other's shares.
     """
 
     run: str
@@ -335,10 +315,7 @@ class MaskPlan:
 
         `coin` and `shared` are not taken from the message: a client checks them first.
 
-        Raises
-        ------
-        SecureAggregationError
-            If they are not valid terms.
+        Raises SecureAggregationError: If they are not valid terms.
         """
         for name, kind in _TERMS.items():
             value: Any = message.get(name)
@@ -375,20 +352,14 @@ def plan_masks(
 ) -> MaskPlan:
     """Choose neighbours and threshold of a round.
 
-    Parameters
-    ----------
-    run, round_index, n_clients
-        See `MaskPlan`.
-    threshold : int, default=None
-        For rounds in which all are neighbours; None is two thirds of the clients, or
-        what `max_colluders` need.
-    dropout, colluders : float, default=0.1
-        Shares of the clients that may drop out, and that may collude with the server;
-        they determine the degree of a graph.
-    max_colluders : int, default=0
-        Number of colluders that must not help to open both masks of a client.
-    active : bool, default=False
-        Whether a graph must tolerate a server that does not follow the protocol, as
+    run, round_index, n_clients: See `MaskPlan`.
+    threshold: For rounds in which all are neighbours; None is two thirds of the
+        clients, or what `max_colluders` need.
+    dropout, colluders: Shares of the clients that may drop out, and that may collude
+        with the server; they determine the degree of a graph.
+    max_colluders: Number of colluders that must not help to open both masks of a
+        client.
+    active: Whether a graph must tolerate a server that does not follow the protocol, as
         sites with a roster demand: it has about three times as many neighbours. Rounds
         in which all are neighbours always tolerate one.
     """
@@ -573,16 +544,10 @@ def public_coin(
 ) -> bytes:
     """Number that the keys of all clients of a round decide.
 
-    Parameters
-    ----------
-    plan : MaskPlan
-        Terms of the round, without a coin.
-    listed : bytes
-        Clients that sent keys, as bits.
-    hashes : bytes
-        `key_hash` of each of them, in order.
-    sites : sequence of str
-        Their names; empty if no client signs.
+    plan: Terms of the round, without a coin.
+    listed: Clients that sent keys, as bits.
+    hashes: `key_hash` of each of them, in order.
+    sites: Their names; empty if no client signs.
     """
     # Names have no line breaks.
     names = "\n".join(sites).encode()

@@ -52,21 +52,14 @@ BOX_BYTES = SHARE_BYTES + 16
 class MaskingClient:
     """One site in the rounds of a run.
 
-    Parameters
-    ----------
-    state : dict, default=None
-        What an earlier message left behind: plain numbers, bytes and lists, secret.
-    site_key : SiteKey, default=None
-        Signs this site's keys and the lists of survivors; needed where others hold a
-        roster.
-    roster : Roster, default=None
-        Sites whose keys are accepted, and whose signatures under a list of survivors
-        count; None trusts the server to pass on true keys and true lists.
-    min_clients : int, default=2
-        Least number of clients whose sum this site takes part in.
-    max_colluders : int, default=0
-        Clients of a round that may collude with the server. On a graph a site with a
-        roster allows for a tenth of the clients at least.
+    state: What an earlier message left behind: plain numbers, bytes and lists, secret.
+    site_key: Signs this site's keys and the lists of survivors; needed where others
+        hold a roster.
+    roster: Sites whose keys are accepted, and whose signatures under a list of
+        survivors count; None trusts the server to pass on true keys and true lists.
+    min_clients: Least number of clients whose sum this site takes part in.
+    max_colluders: Clients of a round that may collude with the server. On a graph a
+        site with a roster allows for a tenth of the clients at least.
     """
 
     def __init__(
@@ -616,16 +609,10 @@ def read_list(
 ) -> list[Any]:
     """List of values of one type.
 
-    Parameters
-    ----------
-    message, name
-        Where it is.
-    kind : {int, str, bytes}
-        Type of every item.
-    length : int or (int, int)
-        Number of items, or the least and the most of them.
-    size : int, default=None
-        Bytes of each item; of texts the most characters.
+    message, name: Where it is.
+    kind (int, str, bytes): Type of every item.
+    length (int or (int, int)): Number of items, or the least and the most of them.
+    size: Bytes of each item; of texts the most characters.
     """
     value = message.get(name)
     least, most = (length, length) if isinstance(length, int) else length

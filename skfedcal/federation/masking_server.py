@@ -57,28 +57,16 @@ def masked_sum(
 
     In four exchanges; in five, if a client holds a roster.
 
-    Parameters
-    ----------
-    exchange : callable
-        ``exchange(stage, messages) -> replies``, both by number of the client; clients
-        that do not reply have dropped out. Stages are 'keys', 'shares', 'masked',
-        'survivors' and 'unmask'.
-    plan : MaskPlan
-        Terms of the round.
-    shapes : mapping of str to (shape, n_bytes)
-        Arrays of a client's words.
-    n_min : int, default=0
-        Least number of clients of the sum.
-    names : sequence, default=None
-        Names of clients in messages; None uses their numbers.
-    inside : callable, default=None
-        Clients whose masked words are in a reply, by its number, where aggregators add
-        them up; None: each reply is of one client.
-
-    Raises
-    ------
-    NotEnoughClientsError
-        If too few clients remain; nothing was opened.
+    exchange: ``exchange(stage, messages) -> replies``, both by number of the client;
+        clients that do not reply have dropped out. Stages are 'keys', 'shares',
+        'masked', 'survivors' and 'unmask'.
+    plan: Terms of the round.
+    shapes (mapping of str to (shape, n_bytes)): Arrays of a client's words.
+    n_min: Least number of clients of the sum.
+    names: Names of clients in messages; None uses their numbers.
+    inside: Clients whose masked words are in a reply, by its number, where aggregators
+        add them up; None: each reply is of one client.
+    Raises NotEnoughClientsError: If too few clients remain; nothing was opened.
     """
     return _Round(exchange, plan, shapes, n_min, names, inside).run()
 

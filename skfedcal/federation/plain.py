@@ -63,21 +63,11 @@ def to_plain(value: Any, name_of: Namer | None = None) -> Any:
 def from_plain(cls: type, value: Any, where: str, find: Finder | None = None) -> Any:
     """Object of class `cls` from what `to_plain` wrote.
 
-    Parameters
-    ----------
-    cls : type
-        Dataclass that is expected.
-    value : object
-        JSON value.
-    where : str
-        Name for messages.
-    find : callable, default=None
-        ``find(hint, name)`` gives the class for a field whose type is not a dataclass.
-
-    Raises
-    ------
-    WireError
-        For an unknown or missing field, or a value of a wrong type.
+    cls: Dataclass that is expected.
+    where: Name for messages.
+    find: ``find(hint, name)`` gives the class for a field whose type is not a
+        dataclass.
+    Raises WireError: For an unknown or missing field, or a value of a wrong type.
     """
     found = _fields_of(value, where)
     hints = _hints(cls)

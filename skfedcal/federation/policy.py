@@ -321,17 +321,9 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
 def answer_cost(request: Request, n_honest: int) -> Cost:
     """Privacy cost of one answer for the site.
 
-    Parameters
-    ----------
-    request : Request
-        The question, without its broadcast.
-    n_honest : int
-        Clients of the sum, this site included, whose shares of noise stay secret.
-
-    Raises
-    ------
-    SiteRefusalError
-        If noise and bounds do not fit together.
+    request: The question, without its broadcast.
+    n_honest: Clients of the sum, this site included, whose shares of noise stay secret.
+    Raises SiteRefusalError: If noise and bounds do not fit together.
     """
     codec, randomizer = request.codec, request.randomizer
     n_values = sum(code.spec.size for code in codec.blocks.values())
@@ -411,20 +403,12 @@ _MAX_REPORT_EPS = 700.0
 class Admitted:
     """A request that a site has checked and is ready to answer.
 
-    Parameters
-    ----------
-    request : Request
-        What is asked, with its broadcast.
-    cost : Cost
-        Privacy cost of the answer for the site.
-    words : WordPlan
-        How the answer is written: shapes and lengths depend on the request only.
-    run : str
-        Run of the message.
-    round_index : int
-        Number of the message in its run.
-    position : int or None
-        Place of a simulated client among all of them.
+    request: What is asked, with its broadcast.
+    cost: Privacy cost of the answer for the site.
+    words: How the answer is written: shapes and lengths depend on the request only.
+    run: Run of the message.
+    round_index: Number of the message in its run.
+    position: Place of a simulated client among all of them.
     """
 
     request: Request
@@ -446,26 +430,13 @@ def admit(
 ) -> Admitted:
     """Check a request that is to be answered.
 
-    Parameters
-    ----------
-    text : str
-        The request.
-    message : dict
-        The message that came with it: names run and round.
-    arrays : mapping of str to ndarray
-        The broadcast.
-    policy : SitePolicy
-        Conditions of the site.
-    n_classes : int or None
-        Classes of rows that are ready for the algorithm; None where the request says
-        how rows are read.
-    masked : bool
-        Whether the answer is masked.
-
-    Raises
-    ------
-    SiteRefusalError, WireError
-        Naming what the site does not accept.
+    message: The message that came with it: names run and round.
+    arrays: The broadcast.
+    policy: Conditions of the site.
+    n_classes: Classes of rows that are ready for the algorithm; None where the request
+        says how rows are read.
+    masked: Whether the answer is masked.
+    Raises SiteRefusalError, WireError: Naming what the site does not accept.
     """
     run, index = run_and_round(message)
     _check_arrays(arrays, policy)
@@ -488,15 +459,8 @@ def check_terms(
 ) -> Cost:
     """Check all of a request but its broadcast, as far as that goes without it.
 
-    Returns
-    -------
-    Cost
-        What an answer costs.
-
-    Raises
-    ------
-    SiteRefusalError
-        Naming what the site does not accept.
+    Result: What an answer costs.
+    Raises SiteRefusalError: Naming what the site does not accept.
     """
     if len(request.run) > _MAX_NAME:
         raise SiteRefusalError(f"the name of the run is longer than {_MAX_NAME}")
@@ -529,10 +493,7 @@ def classes_of(request: Request, n_classes: int | None) -> int:
 def run_and_round(message: Message) -> tuple[str, int]:
     """Run and number of a message.
 
-    Raises
-    ------
-    SiteRefusalError
-        If it names none.
+    Raises SiteRefusalError: If it names none.
     """
     run, index = message.get("run"), message.get("round")
     if not isinstance(run, str) or type(index) is not int or not 0 <= index < 2**62:

@@ -138,14 +138,9 @@ class RemoteClients:
 class RemoteDataset:
     """Remote clients with an agreed reading: what a run needs to know of a data set.
 
-    Parameters
-    ----------
-    source : Transport or Backend
-        Reaches the sites.
-    reading : Reading
-        What their rows mean.
-    declared_rows : int or None
-        Public number of rows.
+    source: Reaches the sites.
+    reading: What their rows mean.
+    declared_rows: Public number of rows.
     """
 
     source: Any
@@ -205,10 +200,7 @@ class RemoteDataset:
     def check_model(self, model: Any) -> None:
         """Refuse a privacy model that is simulated where real sites are asked.
 
-        Raises
-        ------
-        ValueError
-            For ``mode='fast'``.
+        Raises ValueError: For ``mode='fast'``.
         """
         if getattr(model, "mode", "faithful") == "fast":
             raise ValueError(

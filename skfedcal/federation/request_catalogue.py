@@ -36,14 +36,9 @@ UNITS = ("client", "example")
 class Schema:
     """What is public of the rows of a site.
 
-    Parameters
-    ----------
-    classes : tuple
-        Labels, in the order of the columns.
-    n_columns : int
-        Columns of scores or features.
-    kind : {'scores', 'logits', 'proba', 'features'}
-        What the file calls them.
+    classes: Labels, in the order of the columns.
+    n_columns: Columns of scores or features.
+    kind ('scores', 'logits', 'proba', 'features'): What the file calls them.
     """
 
     classes: tuple[Any, ...]
@@ -97,21 +92,13 @@ def catalogue(
 ) -> list[Entry]:
     """Valid requests for all combinations that the library itself would send.
 
-    Parameters
-    ----------
-    schema : Schema
-        What the rows of the site are.
-    n_clients, n_rows : int
-        Public numbers of sites, and of rows of all of them.
-    eps : float, default=1.0
-        Of each request.
-    max_colluders : int, default=0
-        As the policy of the site demands.
-    algorithms, models, units : sequence of str, default=None
-        Which of them; None is all.
-    later_rounds : bool, default=True
-        Whether to ask the second round of algorithms that broadcast something else in
-        it, too.
+    schema: What the rows of the site are.
+    n_clients, n_rows: Public numbers of sites, and of rows of all of them.
+    eps: Of each request.
+    max_colluders: As the policy of the site demands.
+    algorithms, models, units: Which of them; None is all.
+    later_rounds: Whether to ask the second round of algorithms that broadcast something
+        else in it, too.
     """
     found = []
     for name in algorithms or registry.algorithms():

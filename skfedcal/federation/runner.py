@@ -41,12 +41,8 @@ Positions = NDArray[np.int64]
 class Schedule:
     """Cohorts of all rounds.
 
-    Parameters
-    ----------
-    cohort : {'full', 'permuted', 'independent', 'poisson'}
-        How clients are chosen.
-    n_clients, size, n_rounds : int
-        Clients, clients per cohort, rounds.
+    cohort ('full', 'permuted', 'independent', 'poisson'): How clients are chosen.
+    n_clients, size, n_rounds: Clients, clients per cohort, rounds.
     """
 
     cohort: Cohort
@@ -110,10 +106,7 @@ def _dealt(key: int, epoch: int, n_clients: int) -> Positions:
 def check_settings(runner: FederatedRunner, n_clients: int) -> None:
     """Check the settings of a runner for this number of clients.
 
-    Raises
-    ------
-    ValueError
-        Naming the setting.
+    Raises ValueError: Naming the setting.
     """
     if not isinstance(runner.cohort, str):
         raise TypeError(
@@ -174,11 +167,8 @@ def check_settings(runner: FederatedRunner, n_clients: int) -> None:
 def check_masked_sums(runner: FederatedRunner, schedule: Schedule) -> None:
     """Check the sizes of masked sums before anything is debited.
 
-    Raises
-    ------
-    SecureAggregationError
-        If a sum has too few clients, or too many. The size of a Poisson sample is not
-        known beforehand.
+    Raises SecureAggregationError: If a sum has too few clients, or too many. The size
+        of a Poisson sample is not known beforehand.
     """
     if schedule.cohort == "poisson":
         return

@@ -55,17 +55,9 @@ def write_request(
 ) -> tuple[str, dict[str, np.ndarray]]:
     """Text and arrays of a request.
 
-    Parameters
-    ----------
-    request : Request
-        The request. Its entropy is left out: a site draws from its own system.
-    simulate : bool, default=False
-        Send the seed of clients' noise too; only for sites in this process.
-
-    Raises
-    ------
-    WireError
-        If it has an algorithm that sites do not know.
+    request: The request. Its entropy is left out: a site draws from its own system.
+    simulate: Send the seed of clients' noise too; only for sites in this process.
+    Raises WireError: If it has an algorithm that sites do not know.
     """
     if registry.algorithm_name(type(request.algorithm)) is None:
         raise WireError(
@@ -96,17 +88,9 @@ def write_request(
 def read_request(text: Any, arrays: Mapping[str, Any] | None = None) -> Request:
     """Request from its text and arrays.
 
-    Parameters
-    ----------
-    text : str
-        What `write_request` wrote.
-    arrays : mapping of str to ndarray, default=None
-        The broadcast; None leaves it empty, for a look at the rest.
-
-    Raises
-    ------
-    WireError
-        Naming what cannot be read.
+    text: What `write_request` wrote.
+    arrays: The broadcast; None leaves it empty, for a look at the rest.
+    Raises WireError: Naming what cannot be read.
     """
     if not isinstance(text, str):
         raise WireError("The request is not a string.")

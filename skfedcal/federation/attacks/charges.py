@@ -43,14 +43,9 @@ def eps_lower_bound(
 
     Half of the samples choose a direction and a threshold, the other half count.
 
-    Parameters
-    ----------
-    first, second : ndarray of shape (n, size)
-        Replies in the two worlds.
-    alpha : float
-        Chance that the bound is above the true eps.
-    delta : float, default=0.0
-        Of the claim.
+    first, second of shape (n, size): Replies in the two worlds.
+    alpha: Chance that the bound is above the true eps.
+    delta: Of the claim.
     """
     n = min(len(first), len(second)) // 2
     train = np.stack([first[:n], second[:n]]).astype(np.float64)

@@ -34,20 +34,12 @@ Path = tuple[Any, ...]
 class Observation:
     """All that is observable of one reply, except the content of agreed arrays.
 
-    Parameters
-    ----------
-    kind : str
-        Message that was answered.
-    reply : object
-        The plain values; random bytes by their length.
-    arrays : tuple of (name, dtype, shape)
-        Arrays beside them.
-    error : str
-        Type and text of an exception that left the site; empty if none did.
-    ledger : tuple of str
-        Entries that the message added to the ledger.
-    state : object
-        State of the site after it; random bytes by their length.
+    kind: Message that was answered.
+    reply: The plain values; random bytes by their length.
+    arrays (tuple of (name, dtype, shape)): Arrays beside them.
+    error: Type and text of an exception that left the site; empty if none did.
+    ledger: Entries that the message added to the ledger.
+    state: State of the site after it; random bytes by their length.
     """
 
     kind: str
@@ -125,10 +117,7 @@ def entries_since(site: Site, start: int) -> tuple[str, ...]:
 class SiteCopies:
     """Copies of one site, with a copy of its ledger and of its state.
 
-    Parameters
-    ----------
-    site : Site
-        The site; it is never asked anything.
+    site: The site; it is never asked anything.
 
     Notes
     -----

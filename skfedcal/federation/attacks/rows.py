@@ -45,14 +45,9 @@ _ALWAYS = [CHANGES[name].bend for name in ("nothing", "classes", "broadcast")]
 class TwoWorlds(Attack):
     """Send changed requests to two worlds, and compare all but the agreed content.
 
-    Parameters
-    ----------
-    name, tried : str
-        For the table.
-    bend : callable
-        Changes a valid request in many ways.
-    secure : bool
-        Whether the answer is masked.
+    name, tried: For the table.
+    bend: Changes a valid request in many ways.
+    secure: Whether the answer is masked.
     """
 
     def __init__(self, name: str, tried: str, bend: Bend, secure: bool = False) -> None:
