@@ -1,4 +1,4 @@
-"""Write docs/guide/one_round.inc: the first round of a fit, from a real trace.
+"""Write docs/guide/one_round.inc: a row through a fit and back, from a real trace.
 
 ``python docs/_ext/one_round.py`` writes the file; a test compares it with the code.
 """
@@ -12,6 +12,8 @@ import numpy as np
 
 import skfedcal
 from skfedcal import FederatedDataset, FederatedRunner, FedTempCalibrator
+from skfedcal._logit_predictions import LogitPredictions
+from skfedcal.clients import forms
 from skfedcal.federation import InProcess, collecting, endpoint
 from skfedcal.methods import base
 from skfedcal.privacy import codec, ledger, mechanisms, models
@@ -45,7 +47,7 @@ class Watched(InProcess):
 
 
 def traced_fit():
-    """Fit once; return the calibrator and the code objects that were called."""
+    """Fit and predict once; return the calibrator and the code that was called."""
     pairs, called = clients(), set()
     rows = np.concatenate([z for z, _ in pairs])
     labels = np.concatenate([y for _, y in pairs])
@@ -57,6 +59,7 @@ def traced_fit():
         sys.setprofile(lambda frame, event, _: called.add(frame.f_code))
         try:
             cal.fit(pairs)
+            cal.predict_proba(pairs[0][0])
         finally:
             sys.setprofile(None)
     return cal, called
@@ -76,11 +79,24 @@ def render():
     request, name = seen["request"], next(iter(seen["raw"]))
     code, algorithm = request.codec.blocks[name], type(request.algorithm)
     total, released = seen["answer"].total[name], record.total[name]
+    (row, *_), (label, *_) = clients()[0]
+    alone = FederatedDataset(row[None], np.array([label]), np.array([0, 1]), [0], 2)
+    slope, curvature = request.algorithm.query(request.broadcast, alone)[name][0]
+    centred = row - row.max()
     steps = [
         (
             base.BaseCalibrator.fit,
-            "reads parameters and rows, and builds the algorithm "
-            f"``{algorithm.__name__}``",
+            f"reads parameters and rows. The first row of client 0 has the logits "
+            f"{numbers(row)} and the label {label}",
+        ),
+        (
+            forms.make_dataset,
+            "checks the rows of all clients once and packs them into one array with "
+            "offsets; clients are slices of it",
+        ),
+        (
+            FedTempCalibrator._make_algorithm,
+            f"chooses the algorithm, ``{algorithm.__name__}``, by public numbers only",
         ),
         (
             models.CentralDP.mechanism,
@@ -102,8 +118,10 @@ def render():
         ),
         (
             algorithm.query,
-            f"client 0 computes ``{name}`` = "
-            f"{numbers(seen['raw'][name])} from its 4 rows",
+            "a row has a slope and a curvature of its log loss in log(1 / T). They "
+            f"would be {slope:.3g} and {curvature:.3g} in a client of this row alone; "
+            f"client 0 computes ``{name}`` = {numbers(seen['raw'][name])} from its 4 "
+            "rows",
         ),
         (codec.clip_rows, f"it is clipped to a norm of {code.spec.clip:.3g}"),
         (
@@ -131,18 +149,34 @@ def render():
             "state and record are kept, and saved if there is a "
             "checkpoint, before anyone sees them",
         ),
+        (
+            FedTempCalibrator._set_state,
+            f"after {cal.n_rounds_} rounds ``temperature_`` is {cal.temperature_:.3g}",
+        ),
+        (
+            base.BaseCalibrator._prediction_logits,
+            "``predict_proba`` checks the row again and shifts it to a maximum of 0: "
+            f"{numbers(centred)}",
+        ),
+        (
+            FedTempCalibrator._calibrate,
+            f"divides it by the temperature: {numbers(centred / cal.temperature_)}",
+        ),
+        (
+            LogitPredictions.predict_proba,
+            f"returns the softmax, {numbers(cal.predict_proba(row[None]))}; "
+            f"uncalibrated it is {numbers(np.exp(centred) / np.exp(centred).sum())}",
+        ),
     ]
     lines = [".. Written by docs/_ext/one_round.py.", "", ".. list-table::",
              "   :header-rows: 1", "   :widths: 40 60", "", "   * - Where",
              "     - What happens, in numbers"]  # fmt: skip
     for function, text in steps:
         if inspect.unwrap(function).__code__ not in called:
-            raise RuntimeError(f"{function.__qualname__} is not on the path of a fit.")
+            raise RuntimeError(f"{function.__qualname__} is not on the path.")
         path = Path(inspect.getsourcefile(inspect.unwrap(function)))
         where = path.relative_to(ROOT / "skfedcal").as_posix()
         lines += [f"   * - ``{where}``: ``{function.__qualname__}``", f"     - {text}."]
-    lines += ["", f"After {cal.n_rounds_} rounds ``temperature_`` is "
-              f"{cal.temperature_:.3g}."]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

@@ -256,7 +256,7 @@ def respond(
         whose = streams
         if streams is not None and request.unit == "client":
             whose = streams.part(start, stop)
-        encoded = _answered(request, part, whose, total, on_failure)
+        encoded = _add_answers(request, part, whose, total, on_failure)
         if all(isinstance(rows, CellRows) for rows in encoded.values()):
             chunk = max(chunk, _CHUNK_SPARSE)
         start = stop
@@ -275,7 +275,7 @@ def timed_respond(
     return replace(answer, seconds=time.perf_counter() - started)
 
 
-def _answered(
+def _add_answers(
     request: Request,
     part: FederatedDataset,
     streams: ClientStreams | None,
@@ -284,39 +284,39 @@ def _answered(
 ) -> dict[str, Encoded]:
     """Add what some units send to `total`; return their encoded rows."""
     if on_failure is None:
-        encoded = _encoded(request, part)
-        _add(total, _reported(request, encoded, streams))
+        encoded = _query_and_encode(request, part)
+        _add(total, _sum_of_sent(request, encoded, streams))
         return encoded
     try:
-        encoded = _encoded(request, part)
-        sent = _reported(request, encoded, streams)
+        encoded = _query_and_encode(request, part)
+        sent = _sum_of_sent(request, encoded, streams)
     except Exception as error:
         if request.unit == "example" and part.n_clients > 1:
             # Other rows must not be lost with one: each is protected on its own.
             middle = part.n_clients // 2
             for half in (part.slice(0, middle), part.slice(middle, part.n_clients)):
-                encoded = _answered(request, half, streams, total, on_failure)
+                encoded = _add_answers(request, half, streams, total, on_failure)
             return encoded
         on_failure(error, part.n_clients)
         encoded = {
             name: np.zeros((part.n_clients, code.n_limbs, code.spec.size), np.int64)
             for name, code in request.codec.blocks.items()
         }
-        sent = _reported(request, encoded, streams)
+        sent = _sum_of_sent(request, encoded, streams)
     _add(total, sent)
     return encoded
 
 
-def _reported(
+def _sum_of_sent(
     request: Request, encoded: Mapping[str, Encoded], streams: ClientStreams | None
 ) -> Mapping[str, Integers]:
-    """Sum of what units send in place of their encoded rows."""
+    """Sum of what units send: their encoded rows, or randomised reports of these."""
     if request.randomizer is None or streams is None:
         return {name: add_up(rows) for name, rows in encoded.items()}
     return request.randomizer.reports(encoded, streams)
 
 
-def _encoded(request: Request, part: FederatedDataset) -> dict[str, Encoded]:
+def _query_and_encode(request: Request, part: FederatedDataset) -> dict[str, Encoded]:
     values = request.algorithm.query(request.broadcast, part)
     if any(len(value) != part.n_clients for value in values.values()):
         # A second row of a client would not be under its bound.
