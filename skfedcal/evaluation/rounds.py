@@ -87,22 +87,14 @@ class ResidualState:
 class ClassResiduals:
     """Add up ``y_k - p_k`` in the bin of ``p_k``, for every class ``k``.
 
-    Parameters
-    ----------
-    n_bins : int, default=15
-        Equal-width bins of [0, 1].
-    max_examples : int, default=None
-        Maximum number of rows that a client contributes.
-    private : bool, default=False
-        Clip the contribution of a client to L1 norm 2 for each of its rows.
-    count_rows : bool, default=True
-        Also sum the number of rows; otherwise each unit has one row.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in the columns of a site, one per class or one fewer.
-    salt : int, default=0
-        Public salt of the hash that chooses rows.
-    n_rounds : int, default=1
-        Rounds; sums add up.
+    n_bins: Equal-width bins of [0, 1].
+    max_examples: Maximum number of rows that a client contributes.
+    private: Clip the contribution of a client to L1 norm 2 for each of its rows.
+    count_rows: Also sum the number of rows; otherwise each unit has one row.
+    input_type ('logits', 'log_proba', 'proba'): Type of the scores in the columns of a
+        site, one per class or one fewer.
+    salt: Public salt of the hash that chooses rows.
+    n_rounds: Rounds; sums add up.
     """
 
     n_bins: int = 15
@@ -206,10 +198,7 @@ class OneVsRestCounts(ClassScoreCounts):
     the number of classes. Negatives that are not reported are assumed to be in the
     lowest bucket. Tables are the negatives of all classes, then the positives.
 
-    Parameters
-    ----------
-    n_others : int, default=1
-        Other classes that a row is counted for.
+    n_others: Other classes that a row is counted for.
     """
 
     n_others: int = 1

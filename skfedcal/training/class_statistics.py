@@ -75,20 +75,12 @@ class MomentState:
 class ClassMoments:
     """Add up rows, features and products of two features, by class.
 
-    Parameters
-    ----------
-    n_features : int
-        Number of features.
-    pooled : bool, default=True
-        Add up products over all classes, or for each class.
-    max_norm : float, default=None
-        Public bound on the length of a row; longer ones are shortened to it. None asks
-        for the largest feature in a first round.
-    clip : float, default=None
-        L2 bound on all that a client sends, in units of rows: counts, sums of
-        ``row / max_norm`` and sums of its products. Needs `max_norm`.
-    n_rounds : int, default=2
-        Rounds; those after the scale is known add up.
+    pooled: Add up products over all classes, or for each class.
+    max_norm: Public bound on the length of a row; longer ones are shortened to it. None
+        asks for the largest feature in a first round.
+    clip: L2 bound on all that a client sends, in units of rows: counts, sums of ``row /
+        max_norm`` and sums of its products. Needs `max_norm`.
+    n_rounds: Rounds; those after the scale is known add up.
     """
 
     n_features: int
