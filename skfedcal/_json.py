@@ -27,12 +27,6 @@ def dump(value: object, *, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, separators=separators, allow_nan=False)
 
 
-def canonical(value: object) -> bytes:
-    """Return the one JSON text of `value` that is hashed: sorted names, no blanks."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return text.encode("ascii")
-
-
 def parse(
     text: Any,
     where: str,

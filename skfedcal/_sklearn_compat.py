@@ -21,7 +21,6 @@ __all__ = [
     "HasMethods",
     "Interval",
     "KnownParams",
-    "RoundCallbacks",
     "StrOptions",
     "check_method_params",
     "copy_to_fit",
@@ -96,40 +95,6 @@ def fit_subtask(context, name, owner, estimator):
         step.call_on_fit_task_begin(estimator=owner)
         yield
         step.call_on_fit_task_end(estimator=owner)
-
-
-class RoundCallbacks:
-    """Show the rounds of a fit to the callbacks of an estimator.
-
-    Parameters
-    ----------
-    estimator : object
-        With `CallbackSupportMixin`.
-    set_state : callable
-        ``set_state(state, record)`` gives the estimator the state after a round.
-    """
-
-    def __init__(self, estimator, set_state):
-        self._estimator, self._set_state = estimator, set_state
-
-    def start(self, n_rounds):
-        """Begin the fit."""
-        self._root = self._estimator._init_callback_context(max_subtasks=n_rounds)
-        self._root.call_on_fit_task_begin(estimator=self._estimator)
-
-    def round(self, state, record):
-        """Report one round to the callbacks; True from one of them stops the run."""
-        context = self._root.subcontext(task_name="round")
-        context.call_on_fit_task_begin(estimator=self._estimator)
-        self._set_state(state, record)
-        # No data are handed on: scores on private rows would not be paid for.
-        return context.call_on_fit_task_end(
-            estimator=self._estimator, reconstruction_attributes=dict
-        )
-
-    def end(self):
-        """End the fit."""
-        self._root.call_on_fit_task_end(estimator=self._estimator)
 
 
 class CountsClones:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from skfedcal.methods.registry import algorithms
+
 ROOT = Path(__file__).resolve().parent.parent / "skfedcal"
 # Files whose name says their part in a method; every method has them.
-PARTS = {"estimator", "rounds", "map"}
+PARTS = {"estimator", "rounds"}
 # From below: a package may use those before it. `methods` stands twice, see `level_of`.
 LEVELS = [
     {"clients"},
@@ -42,6 +44,10 @@ FILES = {
     for path in sorted(ROOT.rglob("*.py"))
     if "template" not in path.parts
 }
+
+
+# Modules of what sites can be asked to compute.
+ROUNDS = {entry.path.partition(":")[0] for entry in algorithms().values()}
 
 
 def is_package(name):
@@ -106,9 +112,7 @@ def test_a_private_name_is_used_by_its_own_file_only(name):
 def below_privacy():
     """Modules of methods that rounds are made of."""
     found = set()
-    todo = [
-        n for n in FILES if n.startswith("skfedcal.methods.") and n.endswith(".rounds")
-    ]
+    todo = [m for m in ROUNDS if m.startswith("skfedcal.methods.")]
     while todo:
         name = todo.pop()
         if name not in found:
@@ -173,7 +177,7 @@ def test_a_method_has_an_estimator_and_rounds():
         files = {p.stem for p in folder.glob("*.py")}
         assert "estimator" in files
         # A choice among methods has no rounds of its own.
-        assert files >= PARTS - {"map"} or folder.name == "auto"
+        assert files >= PARTS or folder.name == "auto"
 
 
 def test_a_basename_stands_once():

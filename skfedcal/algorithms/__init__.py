@@ -32,7 +32,7 @@ MOVED = {
     "TemperatureAverage": "skfedcal.methods.temperature.rounds",
     "TemperatureGrid": "skfedcal.methods.temperature.rounds",
     "TemperatureNewton": "skfedcal.methods.temperature.rounds",
-    "TemperaturePosterior": "skfedcal.methods.temperature.rounds",
+    "TemperaturePosterior": "skfedcal.methods.temperature.posterior",
     "TemperatureSearch": "skfedcal.methods.accuracy_temperature.rounds",
     "TopBinCounts": "skfedcal.methods.top_bins.rounds",
     "VectorMap": "skfedcal.methods.scaling.families",

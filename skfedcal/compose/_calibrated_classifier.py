@@ -41,9 +41,9 @@ from skfedcal.compose._classifier_logits import (
     copy_feature_info,
     fit_rows,
     logits_of,
+    out_of_fold_logits,
     predict_rows,
 )
-from skfedcal.compose._crossfit import out_of_fold_logits
 from skfedcal.compose.folds import encode_clients, holdout_rows, make_splits
 from skfedcal.exceptions import PrivacyWarning
 from skfedcal.methods import FedTempCalibrator

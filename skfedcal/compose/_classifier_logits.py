@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.base import TransformerMixin
+from sklearn.base import TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -26,6 +26,7 @@ __all__ = [
     "copy_feature_info",
     "fit_rows",
     "logits_of",
+    "out_of_fold_logits",
     "predict_rows",
 ]
 
@@ -182,3 +183,35 @@ def copy_feature_info(source, target):
             setattr(target, name, getattr(source, name))
         elif name in vars(target):
             delattr(target, name)
+
+
+def out_of_fold_logits(estimator, X, y, params, splits, classes):
+    """Logits of each row from a clone that was fitted without its fold."""
+    splits = list(splits)
+    _check_partition(splits, len(y))
+    logits = None
+    for number, (train, test) in enumerate(splits):
+        fitted = fit_rows(clone(estimator), X, y, params, train)
+        unseen = np.setdiff1d(classes, classes_of(fitted))
+        if unseen.size:
+            raise ValueError(
+                f"The classifier of fold {number} has seen no row of class "
+                f"{unseen.tolist()[0]!r}: all its rows are in that fold. Pass a cv "
+                "that spreads each class over two folds or more, or leave it out."
+            )
+        part = predict_rows(fitted, X, test, train)
+        if logits is None:
+            logits = np.empty((len(y), len(classes)), dtype=part.dtype)
+        logits[test] = part
+    return logits
+
+
+def _check_partition(splits, n_rows):
+    if not splits:
+        raise ValueError("cv has no folds; pass a number of folds or a splitter.")
+    tests = np.concatenate([np.arange(n_rows)[test] for _, test in splits])
+    if len(tests) != n_rows or len(np.unique(tests)) != n_rows:
+        raise ValueError(
+            "cv must put every row into exactly one test fold, as KFold, "
+            "StratifiedKFold and GroupKFold do."
+        )

@@ -31,8 +31,8 @@ from skfedcal.compose._classifier_logits import (
     copy_feature_info,
     fit_rows,
     logits_of,
+    out_of_fold_logits,
 )
-from skfedcal.compose._crossfit import out_of_fold_logits
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, CVSplits, Estimator, FloatArray, Rows

@@ -282,3 +282,15 @@ def nonempty_lines(path: Path) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             yield number, line.strip()
+
+
+def import_pillow(caller: str) -> ModuleType:
+    """Import ``PIL.Image``; the error names the pip command."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError(
+            f"{caller} needs Pillow, which is not installed. Run: "
+            'pip install "skfedcal[vision]", or pip install pillow.'
+        ) from error
+    return Image

@@ -15,13 +15,13 @@ from skfedcal.datasets._layout import (
     Layout,
     deliver,
     fetch,
+    import_pillow,
     loader_documented,
     nonempty_lines,
     parts_of,
     scaled,
     unzip,
 )
-from skfedcal.datasets._pillow import import_pillow
 
 __all__ = [
     "load_tiny_imagenet",

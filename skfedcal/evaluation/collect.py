@@ -14,8 +14,12 @@ from skfedcal.federation.collecting import Collected, collect
 from skfedcal.federation.runner import FederatedRunner
 from skfedcal.privacy.entropy import Stream, draw_seed
 from skfedcal.privacy.ledger import PrivacyLedger
-from skfedcal.privacy.mixin import make_entropy
-from skfedcal.privacy.models import LocalDP, SecureAggregation, check_model
+from skfedcal.privacy.models import (
+    LocalDP,
+    SecureAggregation,
+    check_model,
+    make_entropy,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -149,7 +149,7 @@ def collect(
     --------
     >>> import numpy as np
     >>> from skfedcal import CentralDP, FederatedDataset, make_federation
-    >>> from skfedcal.methods.temperature.rounds import TemperaturePosterior
+    >>> from skfedcal.methods.temperature.posterior import TemperaturePosterior
     >>> from skfedcal.federation import collect
     >>> fed = make_federation(n_clients=20, n_samples=500, random_state=0)
     >>> offsets = np.searchsorted(fed.client_ids, np.arange(21))

@@ -2,6 +2,7 @@
 
 - Public values of a fit, known before any client is contacted.
 - Read the input of `fit`: clients in this process, or remote clients.
+- Show the rounds of a fit to the callbacks of an estimator.
 - Base class of all calibrators: reading clients, running rounds, predicting.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import sys
 import warnings
 from abc import ABCMeta, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, sqrt
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard
@@ -23,7 +25,6 @@ from skfedcal._logit_predictions import LogitPredictions
 from skfedcal._sklearn_compat import (
     CallbackSupportMixin,
     KnownParams,
-    RoundCallbacks,
     StrOptions,
     fit_context,
     undone_on_error,
@@ -36,11 +37,12 @@ from skfedcal.clients.forms import (
     make_dataset,
 )
 from skfedcal.exceptions import CalibrationWarning
+from skfedcal.export.graph import map_rows
 from skfedcal.federation.collecting import collect, collect_nothing
 from skfedcal.federation.runner import FederatedRunner, Schedule, check_settings
 from skfedcal.methods.persistence import ExportMixin
 from skfedcal.methods.registry import load_object, method_of
-from skfedcal.privacy.mixin import PrivacyMixin
+from skfedcal.privacy.models import PrivacyMixin
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     )
     from skfedcal.clients.dataset import FederatedDataset
     from skfedcal.contract import Array, FederatedAlgorithm
-    from skfedcal.federation.history import RoundHistory
+    from skfedcal.federation.history import RoundHistory, RoundRecord
     from skfedcal.federation.remote import RemoteClients, RemoteDataset
     from skfedcal.federation.runner import Cohort
     from skfedcal.privacy.events import PrivacyReport
@@ -171,6 +173,43 @@ def is_remote(X: object) -> TypeGuard[RemoteClients]:
     # Who has remote clients has imported their module; others need not wait for it.
     module = sys.modules.get("skfedcal.federation.remote")
     return module is not None and isinstance(X, module.RemoteClients)
+
+
+class RoundCallbacks:
+    """Show the rounds of a fit to the callbacks of an estimator.
+
+    Parameters
+    ----------
+    estimator : object
+        With `CallbackSupportMixin`.
+    set_state : callable
+        ``set_state(state, record)`` gives the estimator the state after a round.
+    """
+
+    def __init__(
+        self, estimator: Any, set_state: Callable[[Any, RoundRecord], None]
+    ) -> None:
+        self._estimator, self._set_state = estimator, set_state
+
+    def start(self, n_rounds: int) -> None:
+        """Begin the fit."""
+        self._root = self._estimator._init_callback_context(max_subtasks=n_rounds)
+        self._root.call_on_fit_task_begin(estimator=self._estimator)
+
+    def round(self, state: Any, record: RoundRecord) -> bool:
+        """Report one round to the callbacks; True from one of them stops the run."""
+        context = self._root.subcontext(task_name="round")
+        context.call_on_fit_task_begin(estimator=self._estimator)
+        self._set_state(state, record)
+        # No data are handed on: scores on private rows would not be paid for.
+        stop: bool = context.call_on_fit_task_end(
+            estimator=self._estimator, reconstruction_attributes=dict
+        )
+        return stop
+
+    def end(self) -> None:
+        """End the fit."""
+        self._root.call_on_fit_task_end(estimator=self._estimator)
 
 
 @documented
@@ -383,8 +422,6 @@ class BaseCalibrator(
         By the map of the method's entry in the registry. A method overrides this where
         numpy has a faster way.
         """
-        from skfedcal.export.graph import map_rows
-
         if logits.shape[1] == 1:
             return logits
         formula = load_object(self._map_path())

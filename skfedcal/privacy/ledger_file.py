@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from skfedcal._files import as_path
-from skfedcal._json import canonical
 from skfedcal._params import check_number
 from skfedcal.exceptions import LedgerCorruptedError
 from skfedcal.privacy.filters import Spending, filter_epsilon
@@ -33,6 +32,12 @@ GENESIS = "0" * 64
 ENTRY_KEYS = frozenset({"event", "label", "population", "mode", "run_id", "details"})
 RECORD_KEYS = ENTRY_KEYS | {"v", "id", "n", "t", "hash"}
 MODES = ("secure", "simulation")
+
+
+def canonical(value: object) -> bytes:
+    """Return the one JSON text of `value` that is hashed: sorted names, no blanks."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text.encode("ascii")
 
 
 def digest(record: Record, previous: str) -> str:

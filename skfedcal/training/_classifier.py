@@ -20,7 +20,6 @@ from skfedcal._docs import documented
 from skfedcal._sklearn_compat import (
     CallbackSupportMixin,
     Interval,
-    RoundCallbacks,
     StrOptions,
     copy_to_fit,
     fit_context,
@@ -29,12 +28,18 @@ from skfedcal._sklearn_compat import (
 from skfedcal.clients.features import read_features
 from skfedcal.federation.collecting import collect
 from skfedcal.federation.runner import FederatedRunner
+from skfedcal.methods.base import RoundCallbacks
 from skfedcal.privacy.entropy import Stream, draw_seed
-from skfedcal.privacy.mixin import PrivacyMixin
+from skfedcal.privacy.models import PrivacyMixin
 from skfedcal.training import _settings
-from skfedcal.training._fedavg import FedAvg, Monitor, ask_counts
+from skfedcal.training._fedavg import (
+    FedAvg,
+    HeadRounds,
+    Monitor,
+    ask_counts,
+    head_layout,
+)
 from skfedcal.training._gaussian_head import FedGaussianHead
-from skfedcal.training._head_rounds import HeadRounds, head_layout
 from skfedcal.training._local_training import (
     ClientMemory,
     ClientTraining,

@@ -13,7 +13,7 @@ from skfedcal.clients.features import check_features
 from skfedcal.clients.partitions import as_generator
 from skfedcal.federation.collecting import collect
 from skfedcal.federation.runner import FederatedRunner
-from skfedcal.privacy.mixin import CLIP_RANGE, PrivacyMixin
+from skfedcal.privacy.models import CLIP_RANGE, PrivacyMixin
 from skfedcal.training import _gaussian
 from skfedcal.training._predictions import LogitsClassifierMixin
 from skfedcal.training._settings import read_rows

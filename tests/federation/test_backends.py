@@ -13,11 +13,11 @@ from skfedcal.contract import BlockSpec
 from skfedcal.federation import InProcess, Joblib, PartialSum, Request, respond
 from skfedcal.federation.backends import engine_of
 from skfedcal.methods.bins.rounds import ClassHistograms
+from skfedcal.methods.temperature.posterior import TemperaturePosterior
 from skfedcal.methods.temperature.rounds import (
     TemperatureAverage,
     TemperatureGrid,
     TemperatureNewton,
-    TemperaturePosterior,
 )
 from skfedcal.privacy import CentralDP, PrivacyLedger
 from skfedcal.privacy.entropy import SeededEntropy

@@ -38,7 +38,8 @@ from skfedcal.methods.network.rounds import MLPAveraging
 from skfedcal.methods.scaling.families import MatrixMap, VectorMap
 from skfedcal.methods.scaling.rounds import LocalAverage
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts, ScoreCounts
-from skfedcal.methods.temperature.rounds import TemperatureGrid, TemperaturePosterior
+from skfedcal.methods.temperature.posterior import TemperaturePosterior
+from skfedcal.methods.temperature.rounds import TemperatureGrid
 from skfedcal.methods.top_bins.rounds import TopBinCounts
 from skfedcal.privacy import (
     CentralDP,

@@ -24,7 +24,7 @@ from skfedcal.federation import InProcess, collect
 from skfedcal.federation import runner as _cohorts
 from skfedcal.methods.base import setting_of
 from skfedcal.methods.bins.rounds import ClassHistograms
-from skfedcal.methods.temperature.rounds import TemperaturePosterior
+from skfedcal.methods.temperature.posterior import TemperaturePosterior
 from skfedcal.privacy import CentralDP, DistributedDP, SecureAggregation
 from skfedcal.privacy.entropy import SeededEntropy, Stream
 

@@ -44,7 +44,7 @@ from skfedcal.methods.bins.rounds import ClassHistograms
 from skfedcal.methods.scaling.families import MatrixMap, VectorMap
 from skfedcal.methods.scaling.rounds import LocalAverage
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts, ScoreCounts
-from skfedcal.methods.temperature.rounds import TemperaturePosterior
+from skfedcal.methods.temperature.posterior import TemperaturePosterior
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,

@@ -14,7 +14,8 @@ from skfedcal.contract import BlockSpec
 from skfedcal.exceptions import NotEnoughClientsError
 from skfedcal.federation import InProcess
 from skfedcal.methods.bins.rounds import ClassHistograms
-from skfedcal.methods.temperature.rounds import TemperatureAverage, TemperaturePosterior
+from skfedcal.methods.temperature.posterior import TemperaturePosterior
+from skfedcal.methods.temperature.rounds import TemperatureAverage
 from skfedcal.privacy import CentralDP, PrivacyLedger
 from skfedcal.privacy.entropy import OSEntropy, SeededEntropy
 from skfedcal.privacy.mechanisms import ExactSum

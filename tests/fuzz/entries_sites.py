@@ -38,7 +38,7 @@ from skfedcal.federation import (
 )
 from skfedcal.federation.site import site_from_config
 from skfedcal.methods import client_temperatures
-from skfedcal.methods.temperature.rounds import TemperaturePosterior
+from skfedcal.methods.temperature.posterior import TemperaturePosterior
 
 
 def config(case):

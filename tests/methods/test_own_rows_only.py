@@ -11,7 +11,7 @@ import pytest
 from skfedcal import testing
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.methods import registry
-from skfedcal.methods.temperature.rounds import TemperaturePosterior
+from skfedcal.methods.temperature.posterior import TemperaturePosterior
 
 # A client of theirs trains on its rows: slow for clients of many rows.
 LOCAL = ("scaling.average/1", "network.average/1")

@@ -9,7 +9,7 @@ from scipy.special import expit, logit, softmax
 
 from skfedcal.export.graph import ArrayValue
 from skfedcal.methods import map_formulas
-from skfedcal.methods.sharing import share_rest, temper_to
+from skfedcal.methods.top_bins.estimator import share_rest, temper_to
 
 
 def move_top(rows, before, own):

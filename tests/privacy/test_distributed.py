@@ -27,7 +27,7 @@ from skfedcal.exceptions import BudgetExceededError, NotEnoughClientsError
 from skfedcal.federation import InProcess, Joblib, Request, respond
 from skfedcal.methods.bins.rounds import ClassHistograms
 from skfedcal.methods.score_curves.rounds import ScoreCounts
-from skfedcal.methods.temperature.rounds import TemperaturePosterior
+from skfedcal.methods.temperature.posterior import TemperaturePosterior
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,

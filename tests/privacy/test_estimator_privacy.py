@@ -32,7 +32,7 @@ from skfedcal.evaluation import federated_calibration_error
 from skfedcal.exceptions import PrivacyWarning, SimulatedPrivacyWarning
 from skfedcal.federation import respond
 from skfedcal.methods.bins.rounds import ClassHistograms
-from skfedcal.methods.temperature.rounds import TemperaturePosterior
+from skfedcal.methods.temperature.posterior import TemperaturePosterior
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,

@@ -17,7 +17,7 @@ from skfedcal.contract import BlockSpec
 from skfedcal.exceptions import BudgetExceededError, CheckpointError
 from skfedcal.federation import InProcess
 from skfedcal.methods.bins.rounds import ClassHistograms
-from skfedcal.methods.temperature.rounds import TemperaturePosterior
+from skfedcal.methods.temperature.posterior import TemperaturePosterior
 from skfedcal.privacy import CentralDP, PrivacyLedger, calibrate_noise, gdp_mu
 from skfedcal.privacy.codec import BlockCode, Codec
 from skfedcal.privacy.entropy import OSEntropy, SeededEntropy

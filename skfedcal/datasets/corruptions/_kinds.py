@@ -8,12 +8,15 @@
 
 from __future__ import annotations
 
+import io
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import pdtr
 
-from skfedcal.datasets._pillow import jpeg_roundtrip
+from skfedcal.datasets._layout import import_pillow
 from skfedcal.datasets.corruptions._images import (
     Array,
     Batch,
@@ -283,3 +286,21 @@ def jpeg_compression(batch: Batch, quality: int) -> Array:
     images = np.rint(np.moveaxis(batch.planes, 1, 3) * np.float32(255))
     decoded = jpeg_roundtrip(np.ascontiguousarray(images, dtype=np.uint8), quality)
     return np.moveaxis(decoded, 3, 1) / np.float32(255)
+
+
+def jpeg_roundtrip(images: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]:
+    """Compress and decompress each image as baseline JPEG.
+
+    `images` has shape (n_images, height, width, 1 or 3). Chroma is subsampled 4:2:0
+    whatever the default of the codec. Each image is a file of its own, so that its
+    result does not depend on the others.
+    """
+    pillow: Any = import_pillow('corrupt(kind="jpeg_compression")')
+    result = np.empty_like(images)
+    for image, decoded in zip(images, result, strict=True):
+        buffer = io.BytesIO()
+        source = pillow.fromarray(image if image.shape[2] == 3 else image[..., 0])
+        source.save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
+        with pillow.open(buffer) as stored:
+            decoded[:] = np.asarray(stored).reshape(decoded.shape)
+    return result

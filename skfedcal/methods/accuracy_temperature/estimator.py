@@ -27,7 +27,7 @@ from skfedcal.methods.accuracy_temperature.rounds import (
 )
 from skfedcal.methods.base import BaseCalibrator
 from skfedcal.methods.temperature.rounds import TemperatureNewton
-from skfedcal.privacy.mixin import CLIP_RANGE
+from skfedcal.privacy.models import CLIP_RANGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -35,12 +35,8 @@ from skfedcal.methods.bias_temperature.bias_moments import (
     gaps,
     unpack,
 )
-from skfedcal.methods.temperature.moments import row_sums
-from skfedcal.methods.temperature.rounds import (
-    LOG_BOUND,
-    PrivateState,
-    SlopePosterior,
-)
+from skfedcal.methods.temperature.moments import LOG_BOUND, row_sums
+from skfedcal.methods.temperature.rounds import PrivateState, SlopePosterior
 
 # Points in log(1 / T) of the first round: close together where networks lie.
 START_GRID = np.array([-LOG_BOUND, -4.6, -2.3, -1.3, -0.65, 0.0, 0.65, 2.3, LOG_BOUND])

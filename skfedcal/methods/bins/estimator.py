@@ -24,15 +24,23 @@ from skfedcal._docs import documented
 from skfedcal._numerics import rare_flags
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.clients.arrays import read_array
+from skfedcal.export.graph import inside, log1p, softmax
 from skfedcal.methods.base import BaseCalibrator
 from skfedcal.methods.bins.bbq_table import Levels, bbq_table, joined_table
-from skfedcal.methods.bins.rounds import ClassHistograms, bin_table
-from skfedcal.methods.buckets import ClassBins, bin_index, softmax64
-from skfedcal.privacy.mixin import CLIP_RANGE
+from skfedcal.methods.bins.rounds import (
+    ClassHistograms,
+    bin_table,
+    noticeable_gain,
+    strictly_inside,
+)
+from skfedcal.methods.buckets import LOGIT_RANGE, ClassBins, bin_index, softmax64
+from skfedcal.methods.map_formulas import bin_of, log_odds
+from skfedcal.privacy.models import CLIP_RANGE
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, FloatArray, InputType, Rows, Seed
     from skfedcal.contract import Array, FederatedAlgorithm
+    from skfedcal.export.graph import Value
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
     from skfedcal.methods.bins.rounds import BinTable, HistogramState
@@ -142,12 +150,6 @@ def _slack(n_classes: int) -> float:
 # Bound on the positive counts of a client; public, as in the paper's experiments.
 _CLIP_POSITIVE = 10.0
 
-# The gain must be this many standard deviations of its own noise.
-_MIN_GAIN = 2.0
-
-# The input inside a bin is taken to be this part of its width away from the edges.
-_EDGE = 0.05
-
 # Entries that are looked up at a time: float64 copies of so many stay in the cache.
 _BLOCK_CELLS = 1 << 15
 
@@ -256,7 +258,7 @@ class HistogramCalibrator(BaseCalibrator):
         if self.weighting is not None:
             self.class_weights_ = class_weights(state, self.class_totals)
         # Strictly inside (0, 1) also where the prior is lost to rounding.
-        self.bin_values_ = _inside(table.values)
+        self.bin_values_ = strictly_inside(table.values)
         self._gain = not any(noise) or noticeable_gain(
             state, self._judged(state, table), self._bins
         )
@@ -310,7 +312,7 @@ class HistogramCalibrator(BaseCalibrator):
     def _weigh(self, values: Array, logits: Array, proba: Array) -> Array:
         """Average of bins and input if `weighting` is set."""
         weights = self.class_weights_
-        mixed = _inside(weights * values + (1 - weights) * proba)
+        mixed = strictly_inside(weights * values + (1 - weights) * proba)
         if self.weighting == "all":
             return mixed
         changed = values.argmax(axis=1) != logits.argmax(axis=1)
@@ -347,45 +349,6 @@ def class_weights(state: HistogramState, totals: ArrayLike | None = None) -> Arr
     # A class without rows anywhere has been seen as a whole.
     share = np.divide(rows, totals, out=np.ones(len(rows)), where=totals > 0)
     return np.clip(share, 0.0, 1.0)
-
-
-def noticeable_gain(state: HistogramState, table: BinTable, bins: ClassBins) -> bool:
-    """Whether a table fits the counts better than the input, corrected for noise.
-
-    The gain is in one-vs-rest log loss, summed over classes. Fitted and measured on the
-    same noisy counts it is too large: on average, by Stein's identity, by the variance
-    of the noise times the derivative of the logarithm of the values. This bias is
-    subtracted, and the rest must be significant against its own noise.
-    """
-    counts = np.stack([state.positive, state.negative])
-    variance = np.square([[[state.noise_positive]], [[state.noise_negative]]])
-    positive, negative = np.maximum(counts, 0.0)
-    values, start = _inside(table.values), _best_case_input(positive, negative, bins)
-    logs = np.stack([np.log(values / start), np.log1p(-values) - np.log1p(-start)])
-    slopes = np.stack([table.rise / values, table.fall / (1 - values)])
-    gain = np.sum(counts * logs - variance * slopes)
-    return bool(gain > _MIN_GAIN * np.sqrt(np.sum(variance * logs**2)))
-
-
-def _best_case_input(positive: Array, negative: Array, bins: ClassBins) -> Array:
-    """Constant inside each bin that fits the counts best.
-
-    The counts do not contain the position of the input inside a bin, so the best
-    possible one is assumed.
-    """
-    rows = positive + negative
-    left = np.arange(bins.n_bins)
-    middle = np.broadcast_to(bins.midpoints, rows.shape).copy()
-    best = np.divide(positive, rows, out=middle, where=rows > 0)
-    low, high = bins.proba_at(left + _EDGE), bins.proba_at(left + 1 - _EDGE)
-    if bins.space == "logit":  # where the outermost bins have no end
-        low[0], high[-1] = 0.0, 1.0
-    return _inside(np.clip(best, low, high))
-
-
-def _inside(values: Array) -> Array:
-    limits = np.finfo(np.float64)
-    return np.clip(values, limits.tiny, 1 - limits.epsneg)
 
 
 def _check_totals(totals: ArrayLike | None, setting: FitSetting) -> None:
@@ -753,3 +716,32 @@ class FedBBQCalibrator(HistogramCalibrator):
         shape = (len(self.classes_), self.n_levels)
         if self.level_weights_.shape != shape or self.level_weights_.dtype != float:
             raise ValueError("level_weights_ has a wrong shape or type")
+
+
+def class_bins(cal: FedBinCalibrator | FedBBQCalibrator, logits: Value) -> Value:
+    """One table for each class against the rest."""
+    n_bins, n_classes = cal._n_bins, len(cal.classes_)
+    if cal.space_ == "logit":
+        place = log_odds(logits, n_classes) / (2 * LOGIT_RANGE) + 0.5
+        place = place.at_least(0.0)
+    else:
+        place = softmax(logits)
+    index = bin_of(place, n_bins) + np.arange(n_classes)[None] * n_bins
+    if cal.weighting is None:
+        # Not by values, which single precision may take for 1.
+        return index.take_from(cal._log_values(cal.bin_values_))
+    values = index.take_from(cal.bin_values_)
+    values = _weighed(cal, values, logits, softmax(logits))
+    out = values.log()
+    return out - log1p(-values) if cal.normalize == "logit" else out
+
+
+def _weighed(
+    cal: FedBinCalibrator | FedBBQCalibrator, values: Value, logits: Value, proba: Value
+) -> Value:
+    """Average of bins and input if `weighting` is set."""
+    weights = cal.class_weights_
+    mixed = inside(values * weights + proba * (1 - weights))
+    if cal.weighting == "all":
+        return mixed
+    return values.argmax().equals(logits.argmax()).choose(values, mixed)

@@ -23,6 +23,12 @@ from skfedcal.methods.buckets import ClassBins
 # Entries per block: five arrays of so many 8-byte values stay in the cache.
 _BLOCK_CELLS = 1 << 16
 
+# The gain must be this many standard deviations of its own noise.
+_MIN_GAIN = 2.0
+
+# The input inside a bin is taken to be this part of its width away from the edges.
+_EDGE = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class HistogramState:
@@ -223,3 +229,46 @@ def bin_table(
     return BinTable(
         values, (positive > 0) * (1 - values) / rows, (negative > 0) * values / rows
     )
+
+
+def noticeable_gain(state: HistogramState, table: BinTable, bins: ClassBins) -> bool:
+    """Whether a table fits the counts better than the input, corrected for noise.
+
+    The gain is in one-vs-rest log loss, summed over classes. Fitted and measured on the
+    same noisy counts it is too large: on average, by Stein's identity, by the variance
+    of the noise times the derivative of the logarithm of the values. This bias is
+    subtracted, and the rest must be significant against its own noise.
+    """
+    counts = np.stack([state.positive, state.negative])
+    variance = np.square([[[state.noise_positive]], [[state.noise_negative]]])
+    positive, negative = np.maximum(counts, 0.0)
+    values, start = (
+        strictly_inside(table.values),
+        _best_case_input(positive, negative, bins),
+    )
+    logs = np.stack([np.log(values / start), np.log1p(-values) - np.log1p(-start)])
+    slopes = np.stack([table.rise / values, table.fall / (1 - values)])
+    gain = np.sum(counts * logs - variance * slopes)
+    return bool(gain > _MIN_GAIN * np.sqrt(np.sum(variance * logs**2)))
+
+
+def _best_case_input(positive: Array, negative: Array, bins: ClassBins) -> Array:
+    """Constant inside each bin that fits the counts best.
+
+    The counts do not contain the position of the input inside a bin, so the best
+    possible one is assumed.
+    """
+    rows = positive + negative
+    left = np.arange(bins.n_bins)
+    middle = np.broadcast_to(bins.midpoints, rows.shape).copy()
+    best = np.divide(positive, rows, out=middle, where=rows > 0)
+    low, high = bins.proba_at(left + _EDGE), bins.proba_at(left + 1 - _EDGE)
+    if bins.space == "logit":  # where the outermost bins have no end
+        low[0], high[-1] = 0.0, 1.0
+    return strictly_inside(np.clip(best, low, high))
+
+
+def strictly_inside(values: Array) -> Array:
+    """Clip probabilities to the open interval from 0 to 1."""
+    limits = np.finfo(np.float64)
+    return np.clip(values, limits.tiny, 1 - limits.epsneg)

@@ -31,10 +31,9 @@ from skfedcal.methods.shape.shape_features import (
     whitened_features,
 )
 from skfedcal.methods.temperature import posterior
-from skfedcal.methods.temperature.moments import row_sums
-from skfedcal.methods.temperature.posterior import CURVATURE_UNIT
-from skfedcal.methods.temperature.rounds import (
-    LOG_BOUND,
+from skfedcal.methods.temperature.moments import LOG_BOUND, row_sums
+from skfedcal.methods.temperature.posterior import (
+    CURVATURE_UNIT,
     PosteriorState,
     TemperaturePosterior,
 )

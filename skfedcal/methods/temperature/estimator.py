@@ -19,12 +19,11 @@ from skfedcal.clients.arrays import INPUT_TYPES
 from skfedcal.clients.forms import make_dataset
 from skfedcal.exceptions import CalibrationWarning
 from skfedcal.methods.base import BaseCalibrator
-from skfedcal.methods.temperature.posterior import MIN_SIGNAL
+from skfedcal.methods.temperature.posterior import MIN_SIGNAL, TemperaturePosterior
 from skfedcal.methods.temperature.rounds import (
     TemperatureAverage,
     TemperatureGrid,
     TemperatureNewton,
-    TemperaturePosterior,
     local_temperatures,
 )
 
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
         Seed,
     )
     from skfedcal.contract import Array, FederatedAlgorithm
+    from skfedcal.export.graph import Value
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
     from skfedcal.privacy.ledger import PrivacyLedger
@@ -313,3 +313,8 @@ def client_temperatures(
         BaseEstimator(), clients, y, client_ids, classes=classes, input_type=input_type
     )
     return np.where(dataset.filled, local_temperatures(dataset), np.nan)
+
+
+def temperature(cal: Any, logits: Value) -> Value:
+    """One temperature, that of any calibrator with `temperature_`."""
+    return logits / cal.temperature_

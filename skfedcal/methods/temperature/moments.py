@@ -9,6 +9,7 @@ Every operation acts on each row alone (no BLAS: its kernels treat the last rows
 block differently), so a row gives the same bits in any block, for one client or many.
 """
 
+from math import log
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from skfedcal._numerics import FEW_COLUMNS, MAX_SPAN
 from skfedcal.clients.dataset import scratch
 
 Array = NDArray[Any]
+
+# T lies in [exp(-LOG_BOUND), exp(LOG_BOUND)] = [1e-4, 1e4].
+LOG_BOUND = log(1e4)
 
 # Weights of a row that add up to less than this have moments in range in float32.
 _SAFE_TOTAL = 1e20

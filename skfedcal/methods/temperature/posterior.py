@@ -1,4 +1,7 @@
-"""Posterior of a temperature on a grid: what the server knows from noisy releases.
+"""Temperature scaling under noise: a posterior of the temperature on a grid.
+
+- What the server knows from noisy releases.
+- What clients send, and the rounds: `TemperaturePosterior`.
 
 With ``x = log(1 / T)``, an optimum ``x*``, curvature ``h`` and bend ``a``, the mean log
 loss is modelled as ``h ((exp(a d) - 1) / a - d) / a``, ``d = x - x*``. A client of n
@@ -11,12 +14,15 @@ The flow is `start`, then for each release `add_release` and `next_point`, at la
 
 from __future__ import annotations
 
-from math import pi, sqrt
+from dataclasses import dataclass
+from math import exp, pi, sqrt
 from typing import NamedTuple
 
 import numpy as np
 
-from skfedcal.contract import Array
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import Array, Arrays, BlockSpec, Field, Form, Sums
+from skfedcal.methods.temperature.moments import LOG_BOUND, LossDerivatives
 
 # All constants are public. They were chosen on six public files and confirmed on
 # others; how is in the user guide (study).
@@ -41,6 +47,9 @@ _H_MEDIAN, _H_LOG_SD = 0.5, 0.75
 _SPIKE, _STRICT_SPIKE, _STRICT_BELOW = 0.8, 0.9, 1.5
 # Number of clients times mu below which a release says less than the prior.
 MIN_SIGNAL = 1.0
+
+# Least clip, and inverse of the largest one, that a site accepts.
+_LEAST_CLIP = 1e-12
 
 _STEP = 0.04
 _GRID = _STEP * np.arange(-65, 26)
@@ -238,3 +247,143 @@ def _loss(away: Array) -> Array:
 
 # By action, and by optimum and bend.
 _LOSSES = _loss(_GRID[:, None] - _GRID).reshape(len(_GRID), -1)
+
+
+@dataclass(frozen=True, slots=True)
+class PosteriorState:
+    """Posterior of ``log(1 / T)`` after some releases.
+
+    `log_beta`, `clip` and `bound` are the next broadcast, `log_like` is the likelihood
+    on the grid, `sd` the width of the posterior while asking, `precision` the sum of
+    the inverse noise variances. `best` is the point of least expected loss and `gain`
+    what it is expected to gain over T = 1.
+    """
+
+    log_beta: float
+    clip: float
+    bound: float
+    log_like: Array
+    sd: float = START_SD
+    rounds: int = 0
+    precision: float = 0.0
+    best: float = 0.0
+    gain: float = 0.0
+
+    @property
+    def temperature(self) -> float:
+        return exp(-self.best)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the posterior is at most half as wide as the prior."""
+        return self.sd < START_SD / 2
+
+    @property
+    def improves(self) -> bool:
+        """Whether the temperature is expected to reduce the loss."""
+        return self.gain > 0
+
+
+@dataclass(frozen=True, slots=True)
+class TemperaturePosterior:
+    """Temperature of least posterior expected loss, from noisy slopes and curvatures.
+
+    A client sends slope and curvature of its summed loss in ``log(1 / T)`` at the
+    server's current value, divided by ``bound + clip n`` for its n rows and clipped to
+    L2 norm 1: one very wrong row cannot exceed `bound`, and the mean slope of many rows
+    cannot exceed `clip`. The server keeps a posterior on a grid in which the rows of a
+    usual client are unknown and the clip is a part of the likelihood
+    (`skfedcal.methods.temperature.posterior`). The same rounds serve clients of one
+    row and of thousands.
+
+    Parameters
+    ----------
+    clip : float, default=None
+        Bound on a client's mean slope in every round, whatever its rows; None follows
+        a public schedule of `clip` and `bound`.
+    signal : float, default=20.0
+        Number of clients times mu, the Gaussian differential privacy of all releases
+        together, as far as it is known beforehand: the clips of the first round.
+    n_rounds : int, default=5
+        Releases.
+    """
+
+    clip: float | None = None
+    signal: float = 20.0
+    n_rounds: int = 5
+
+    def init(self, n_classes: int) -> PosteriorState:
+        noise = sqrt(self.n_rounds) / max(self.signal, 1e-9)
+        clip, bound = self._clips(noise, START_SD)
+        return PosteriorState(0.0, clip, bound, start())
+
+    def broadcast(self, state: PosteriorState) -> Arrays:
+        return {
+            "log_beta": np.asarray(state.log_beta),
+            "clip": np.asarray(state.clip),
+            "bound": np.asarray(state.bound),
+        }
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        return {"slopes": BlockSpec((2,), clip=1.0)}
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        return (
+            {
+                "log_beta": Field(low=-LOG_BOUND, high=LOG_BOUND),
+                "clip": Field(low=_LEAST_CLIP, high=1 / _LEAST_CLIP),
+                "bound": Field(low=0.0, high=1 / _LEAST_CLIP),
+            },
+        )
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+        beta, clip = exp(float(broadcast["log_beta"])), float(broadcast["clip"])
+        sums = np.zeros((len(clients), 2))
+        derivatives = LossDerivatives(np.float64)
+        for block in clients.blocks():
+            values = derivatives(block.rows, block.labels, beta, 2)
+            sums[block.clients] += block.sum_by_client(values)
+        sums *= [beta, beta**2 * clip / CURVATURE_UNIT]
+        # A client without rows sends zeros.
+        scale = float(broadcast["bound"]) + clip * np.maximum(clients.sizes, 1)
+        return {"slopes": sums / scale[:, None]}
+
+    def update(
+        self, state: PosteriorState, total: Sums, n_clients: int
+    ) -> PosteriorState:
+        noise = total.noise.get("slopes", 0.0) / n_clients
+        log_like = add_release(
+            state.log_like,
+            total["slopes"] / n_clients,
+            point=state.log_beta,
+            clip=state.clip,
+            bound=state.bound,
+            noise=noise,
+            n_clients=n_clients,
+        )
+        point, sd = next_point(log_like)
+        clip, bound = self._clips(noise, sd)
+        precision = state.precision + max(noise, 1e-9) ** -2
+        spike = spike_weight(sqrt(precision))
+        best = best_action(log_like, spike)
+        return PosteriorState(
+            point,
+            clip,
+            bound,
+            log_like,
+            sd,
+            state.rounds + 1,
+            precision,
+            best.log_beta,
+            best.gain,
+        )
+
+    def done(self, state: PosteriorState) -> bool:
+        return state.rounds >= self.n_rounds
+
+    def _clips(self, noise: float, sd: float) -> tuple[float, float]:
+        """Bounds on the mean and on the sum of slopes in the next round."""
+        if self.clip is not None:
+            return self.clip, 0.0
+        return mean_clip(noise, sd), sum_bound(noise)

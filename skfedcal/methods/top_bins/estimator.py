@@ -2,6 +2,7 @@
 
 - Value of each confidence bin from (noisy) counts of correct and wrong predictions.
 - Federated histogram binning of the most probable class.
+- Set the probability of the most probable class, and adjust the others.
 """
 
 from __future__ import annotations
@@ -13,16 +14,26 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal import _numerics
 from skfedcal._docs import documented
 from skfedcal._sklearn_compat import Interval, StrOptions
+from skfedcal.export.graph import inside, softmax
+from skfedcal.methods import map_formulas
 from skfedcal.methods.base import BaseCalibrator
-from skfedcal.methods.bins.rounds import BinTable, HistogramState, bin_table
+from skfedcal.methods.bins.rounds import (
+    BinTable,
+    HistogramState,
+    bin_table,
+    noticeable_gain,
+)
 from skfedcal.methods.buckets import ClassBins, bin_index
+from skfedcal.methods.map_formulas import AHEAD, MAX_FACTOR, VANISHED
 from skfedcal.methods.top_bins.rounds import TopBinCounts, top_label
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, InputType, Seed
     from skfedcal.contract import FederatedAlgorithm
+    from skfedcal.export.graph import Value
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
     from skfedcal.privacy.ledger import PrivacyLedger
@@ -42,6 +53,9 @@ _MAX_NOTHING = 0.1
 
 # Pseudo-rows of an empty bin, where the input is not leant on.
 _EMPTY = 1e-9
+
+# Steps of Newton's method; it rises toward the root and has 1e-12 after six or so.
+_MAX_STEPS, _CLOSE = 200, 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -315,8 +329,6 @@ class FedTopBinCalibrator(BaseCalibrator):
         return 1 if single else _ROWS
 
     def _set_state(self, state: Any) -> None:
-        from skfedcal.methods.bins.estimator import noticeable_gain
-
         if self.shrink:
             table = shrunk_table(state, len(self.classes_))
             self._gain = table.noticeable
@@ -336,8 +348,6 @@ class FedTopBinCalibrator(BaseCalibrator):
         return self._gain
 
     def _calibrate(self, logits: Array) -> Array:
-        from skfedcal.methods.sharing import share_rest, temper_to
-
         top, confidence = top_label(logits)
         bins = bin_index(confidence, self.n_bins)
         inside = confidence - ClassBins(self.n_bins).midpoints[bins]
@@ -357,3 +367,99 @@ class FedTopBinCalibrator(BaseCalibrator):
             value = getattr(self, name)
             if not ((value >= 0) & (value <= 1)).all():
                 raise ValueError(f"{name} has values outside [0, 1]")
+
+
+def top_bins(cal: FedTopBinCalibrator, logits: Value) -> Value:
+    """One table for the confidence in the most probable class."""
+    n_bins = cal.n_bins
+    confidence = softmax(logits).max()
+    index = map_formulas.bin_of(confidence, n_bins)
+    away = confidence - (index + 0.5) / n_bins
+    own = index.take_from(cal.bin_values_) + index.take_from(1 - cal.bin_trust_) * away
+    own = inside(own)
+    if cal.keep_order:
+        return map_formulas.temper_to(logits, own, len(cal.classes_))
+    return map_formulas.share_rest(logits, own)
+
+
+def temper_to(logits: Array, own: Array) -> Array:
+    """Divide each row by the temperature that gives its largest entry `own`.
+
+    The order of the classes does not change. Values that cannot be reached, such as
+    less than an equal share, or more than one half for two tied classes, are
+    approximated.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (n_rows, n_classes)
+        Centred logits.
+    own : ndarray of shape (n_rows,)
+        Probability of the largest, strictly inside (0, 1).
+
+    Returns
+    -------
+    logits : ndarray of shape (n_rows, n_classes), float64
+    """
+    return temper_to_odds(logits, -np.log((1 - own) / own))
+
+
+def temper_to_odds(logits: Array, own: Array) -> Array:
+    """As `temper_to`, with log-odds, which are accurate also close to 0 and 1."""
+    # Not negated: -0.0 would have the wrong sign to divide by.
+    gaps = np.minimum(np.abs(logits.astype(np.float64, order="C")), _numerics.MAX_SPAN)
+    n_others = gaps.shape[1] - 1
+    if not n_others:
+        return -gaps
+    others = np.ones(gaps.shape, dtype=bool)
+    others[np.arange(len(gaps)), gaps.argmin(axis=1)] = False
+    target = np.minimum(-own, np.log(n_others * (1 - AHEAD)))
+    factor = _factors(gaps[others].reshape(-1, n_others), target)
+    return np.maximum(-factor[:, None] * gaps, -_numerics.MAX_SPAN)
+
+
+def share_rest(logits: Array, top: Array, own: Array) -> Array:
+    """Logarithms of probabilities: `own` for class `top`, the rest in proportion.
+
+    Another class may then have more than `top`. Parameters as for `temper_to`.
+    """
+    rows = np.maximum(logits.astype(np.float64), -_numerics.MAX_SPAN)
+    if rows.shape[1] == 1:
+        return np.zeros(rows.shape)
+    which = (np.arange(len(rows)), top)
+    rows[which] = -np.inf
+    rows -= rows.max(axis=1, keepdims=True)
+    rows -= np.log(np.einsum("ij->i", np.exp(rows)))[:, None]
+    rows += np.log1p(-own)[:, None]
+    rows[which] = np.log(own)
+    return rows
+
+
+def _factors(gaps: Array, target: Array) -> Array:
+    """Solve ``log(sum(exp(-factor * gaps))) = target`` for each row by Newton's method.
+
+    The left side is convex and decreasing: from a start where it is too large, no step
+    overshoots. A row that has converged is not changed by the steps of others.
+    """
+    least = gaps.min(axis=1)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        # Not even the sum of equal terms is smaller, nor is one of them alone.
+        mean = np.einsum("ij->i", gaps) / gaps.shape[1]
+        start = np.fmax((np.log(gaps.shape[1]) - target) / mean, -target / least)
+        apart = np.where(gaps > 0, gaps, np.inf).min(axis=1)
+        highest = np.minimum(VANISHED / apart, MAX_FACTOR)
+    factor = np.fmin(start, highest)
+    extra = gaps - least[:, None]
+    going = np.arange(len(gaps))
+    for _ in range(_MAX_STEPS):
+        if not len(going):
+            break
+        now, more = factor[going], extra[going]
+        terms = np.exp(-now[:, None] * more)
+        total = np.einsum("ij->i", terms)
+        excess = np.log(total) - now * least[going] - target[going]
+        slope = least[going] + np.einsum("ij,ij->i", terms, more) / total
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            step = np.fmax(excess / slope, 0.0)
+        factor[going] = np.fmin(now + step, highest[going])
+        going = going[(step > _CLOSE * now) & (now < highest[going])]
+    return factor

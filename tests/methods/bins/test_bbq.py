@@ -17,8 +17,8 @@ from skfedcal import (
 )
 from skfedcal.exceptions import CalibrationWarning, SimulatedPrivacyWarning
 from skfedcal.methods.bins.bbq_table import bbq_table
-from skfedcal.methods.bins.estimator import class_weights, noticeable_gain
-from skfedcal.methods.bins.rounds import HistogramState, bin_table
+from skfedcal.methods.bins.estimator import class_weights
+from skfedcal.methods.bins.rounds import HistogramState, bin_table, noticeable_gain
 from skfedcal.methods.buckets import ClassBins
 
 pytestmark = pytest.mark.filterwarnings(

@@ -16,8 +16,8 @@ from skfedcal import (
 )
 from skfedcal.exceptions import CalibrationWarning
 from skfedcal.export.graph import ArrayValue, map_rows
+from skfedcal.methods.map_formulas import stretched
 from skfedcal.methods.scaling.estimator import keep_ranks
-from skfedcal.methods.scaling.map import stretched
 
 simulated = pytest.mark.filterwarnings(
     "ignore::skfedcal.exceptions.SimulatedPrivacyWarning"

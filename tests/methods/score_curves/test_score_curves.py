@@ -19,8 +19,7 @@ from skfedcal.export.graph import map_rows
 from skfedcal.methods.base import FitSetting
 from skfedcal.methods.buckets import log_odds, place_of_odds
 from skfedcal.methods.score_curves.curves import Curve
-from skfedcal.methods.score_curves.estimator import contribution
-from skfedcal.methods.score_curves.map import score_curves
+from skfedcal.methods.score_curves.estimator import contribution, score_curves
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts
 from skfedcal.privacy import CentralDP, DistributedDP, LocalDP, SourceDP
 

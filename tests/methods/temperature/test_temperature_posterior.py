@@ -19,7 +19,7 @@ from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import Sums
 from skfedcal.exceptions import CalibrationWarning
 from skfedcal.methods.temperature import posterior
-from skfedcal.methods.temperature.rounds import TemperaturePosterior
+from skfedcal.methods.temperature.posterior import TemperaturePosterior
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning"),

@@ -11,8 +11,8 @@ from sklearn.isotonic import IsotonicRegression
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import Sums
 from skfedcal.methods.temperature import rounds
+from skfedcal.methods.temperature.moments import LOG_BOUND
 from skfedcal.methods.temperature.rounds import (
-    LOG_BOUND,
     TemperatureAverage,
     TemperatureGrid,
     TemperatureNewton,
