@@ -66,6 +66,7 @@ def _calibrator(name, n_classes=3, rounds=2, **params):
         )
         return made.fit(clients)
 
+    fit.estimator = name
     return n_classes, fit
 
 
@@ -80,6 +81,8 @@ def _statistic(function, n_classes, **params):
             **params,
         )
 
+    # A class method, or a function of several methods.
+    fit.estimator = getattr(getattr(function, "__self__", None), "__name__", "")
     return n_classes, fit
 
 
@@ -165,6 +168,11 @@ METHODS = {
     ),
     "bias": _calibrator("FedBiasTempCalibrator"),
     "clipped bias": _calibrator("FedBiasTempCalibrator", clip=0.04),
+    "bias, clip, private prior": _calibrator(
+        "FedBiasTempCalibrator", clip=0.04, class_prior="private"
+    ),
+    "shape": _calibrator("FedShapeCalibrator", rounds=None),
+    "shape, matrix": _calibrator("FedShapeCalibrator", rounds=None, matrix=True),
     "bias, residual": _calibrator("FedBiasTempCalibrator", residual="bins"),
     "bias, uniform prior": _calibrator("FedBiasTempCalibrator", class_prior="uniform"),
     "bias, private prior": _calibrator("FedBiasTempCalibrator", class_prior="private"),

@@ -3,6 +3,7 @@
 Run from the root of the repository::
 
     python tests/frozen/record.py released fitted api files wire
+    python tests/frozen/record.py new         # released sums of cases without a record
     python tests/frozen/record.py --kernel    # hashes of all bits on this processor
 """
 
@@ -31,9 +32,10 @@ def write(name, content):
     print(f"{name}: {len(content)} entries, {len(text)} bytes")  # noqa: T201
 
 
-def record_released():
-    found = {}
-    for name in cases.CASES:
+def record_released(known=None):
+    found = dict(known or {})
+    names = [name for name in cases.CASES if name not in found]
+    for name in names:
         seen = cases.run_case(name)
         if seen.error is not None:
             found[name] = {"refused": type(seen.error).__name__}
@@ -45,22 +47,28 @@ def record_released():
             "hash": cases.integer_digest(seen, drop),
         }
     write("released.json", found)
-    record_kernel(fresh=True)
+    record_kernel(names, fresh=known is None)
 
 
-def record_kernel(fresh=False):
+def record_new():
+    """Add cases that have no record; what is recorded stays as it is."""
+    record_released(json.loads((HERE / "released.json").read_text()))
+
+
+def record_kernel(names=tuple(cases.CASES), fresh=False):
     """Add hashes of all bits, as this processor computes them."""
     path = HERE / "released_bits.json"
     known = {} if fresh or not path.exists() else json.loads(path.read_text())
     found = {}
-    for name in cases.CASES:
+    for name in names:
         seen = cases.run_case(name)
         if seen.error is None:
             found[name] = cases.integer_digest(seen)
     # Only what differs from the rounded record needs a line of its own.
     rounded = json.loads((HERE / "released.json").read_text())
     found = {n: h for n, h in found.items() if h != rounded[n].get("hash")}
-    known[frozen_kernel.kernel()] = found
+    own = known.setdefault(frozen_kernel.kernel(), {})
+    known[frozen_kernel.kernel()] = {n: own[n] for n in own if n not in names} | found
     write("released_bits.json", known)
 
 
@@ -104,6 +112,7 @@ def record_wire():
 
 PARTS = {
     "released": record_released,
+    "new": record_new,
     "fitted": record_fitted,
     "api": record_api,
     "files": record_files,
