@@ -39,6 +39,7 @@ from skfedcal.federation.mask_plan import (
     public_coin,
     split,
 )
+from skfedcal.federation.policy import AnsweredRuns
 from skfedcal.federation.roster import MAX_NAME, Roster, SiteKey, is_name
 
 Message = dict[str, Any]
@@ -85,7 +86,9 @@ class MaskingClient:
         plan = MaskPlan.from_message(message, about)
         me = read_int(message, "you")
         plan.check_number(me)
-        self._check_new(plan)
+        answered = AnsweredRuns(self.state, "seen")
+        if why := answered.refusal(plan.run, plan.round_index):
+            raise SecureAggregationError(f"This site {why}.")
         if plan.n_clients < self._min_clients:
             raise SecureAggregationError(
                 f"The sum would be over {plan.n_clients} clients; this site requires "
@@ -98,13 +101,11 @@ class MaskingClient:
             sealing.public_key().public_bytes_raw(),
             masking.public_key().public_bytes_raw(),
         )
-        seen = dict(self._seen())
-        seen[plan.run] = plan.round_index
+        answered.add(plan.run, plan.round_index)
         self.state = {
             **plan.to_message(),
             "about": about,
-            "seen_runs": list(seen),
-            "seen_rounds": list(seen.values()),
+            **answered.to_state(),
             "stage": "keys",
             "me": me,
             "sealing": sealing.private_bytes_raw(),
@@ -234,18 +235,6 @@ class MaskingClient:
             "masking": [held[peer][KEY_BYTES:] for peer in dead],
         }
 
-    def _seen(self) -> Mapping[str, int]:
-        names, last = self.state.get("seen_runs", ()), self.state.get("seen_rounds", ())
-        return dict(zip(names, last, strict=True))
-
-    def _check_new(self, plan: MaskPlan) -> None:
-        last = self._seen().get(plan.run)
-        if last is not None and plan.round_index <= last:
-            raise SecureAggregationError(
-                f"Round {plan.round_index} of run {plan.run!r} was already answered, "
-                f"or a later one was ({last})."
-            )
-
     def _check_bears(self, plan: MaskPlan) -> None:
         """Refuse terms under which a dishonest server could open more than one sum."""
         colluders = self._max_colluders
@@ -292,11 +281,7 @@ class MaskingClient:
 
     def _forget(self) -> None:
         """End the round: no secret of it is left."""
-        self.state = {
-            "seen_runs": self.state["seen_runs"],
-            "seen_rounds": self.state["seen_rounds"],
-            "stage": "done",
-        }
+        self.state = {**AnsweredRuns(self.state, "seen").to_state(), "stage": "done"}
 
     def _drawn(
         self, plan: MaskPlan, me: int, message: Message, listed: Sequence[int]

@@ -15,6 +15,8 @@
   request reaches code that touches rows. Everything here, texts of refusals included,
   depends on the message and on the policy of the site, never on its rows. Needs numpy
   only.
+
+- Rounds that were answered, which are not answered again.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from hashlib import blake2b
 from math import fsum, inf, prod, sqrt
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -714,3 +717,79 @@ def _fault_of_rehearsal(rehearsal: _Rehearsal) -> str:
 def seeded(request: Request) -> bool:
     """Whether noise of the answer comes from a seed, as the server states."""
     return request.simulated or isinstance(request.entropy, SeededEntropy)
+
+
+# Runs whose last round a site remembers, and bytes for all runs before them.
+_RECENT_RUNS = 256
+_OLD_RUNS_BYTES = 1 << 16
+
+
+class AnsweredRuns:
+    """Rounds that a site has answered, in a memory of bounded size.
+
+    A round is answered once: the claim of a server pays for a run as a whole, so that
+    a second answer would be for nothing. The server chooses the names of runs, without
+    any order, and no memory of bounded size can both refuse every old name and accept
+    every new one. This memory never accepts an old one:
+
+    - of the last 256 runs it keeps the name and the last round;
+    - of every run before, 16 bits that a hash of its name chooses are set in a filter
+      of 64 KiB (Bloom, 1970). No bit is ever cleared. A name whose bits are all set is
+      refused in every round.
+
+    A new name is refused by mistake with probability ``(1 - exp(-16 n / 2**19))**16``
+    after n old runs: below 1e-6 up to 17,900 and 1e-3 up to 34,000. Its server is told
+    to start another run. A server that asks for very many runs can raise this
+    probability, but cannot make a site forget.
+
+    Parameters
+    ----------
+    state : mapping
+        State of the site.
+    kind : {'plain', 'seen'}
+        Prefix of its entries: plain sums, or masked ones.
+    """
+
+    def __init__(
+        self, state: Mapping[str, Any], kind: Literal["plain", "seen"]
+    ) -> None:
+        self._names = [f"{kind}_{part}" for part in ("runs", "rounds", "before")]
+        names, rounds, before = (state.get(name, ()) for name in self._names)
+        self._last: dict[str, int] = dict(zip(names, rounds, strict=True))
+        self._before = bytearray(before)
+
+    def refusal(self, run: str, index: int) -> str:
+        """Why a round is not answered; empty if it is a new one."""
+        if run in self._last:
+            if index > self._last[run]:
+                return ""
+            return f"already answered round {index} of run {run!r}, or a later one"
+        if self._before and all(self._before[i] & bit for i, bit in _places(run)):
+            return (
+                f"already answered run {run!r}, or cannot tell it from one that it did "
+                "answer; start another run"
+            )
+        return ""
+
+    def add(self, run: str, index: int) -> None:
+        """Remember a round, and the run as the latest one."""
+        self._last.pop(run, None)
+        self._last[run] = index
+        while len(self._last) > _RECENT_RUNS:
+            oldest = next(iter(self._last))
+            del self._last[oldest]
+            self._before = self._before or bytearray(_OLD_RUNS_BYTES)
+            for i, bit in _places(oldest):
+                self._before[i] |= bit
+
+    def to_state(self) -> dict[str, Any]:
+        """Entries of the state: lists, and bytes once there are older runs."""
+        values = list(self._last), list(self._last.values()), bytes(self._before)
+        return {n: v for n, v in zip(self._names, values, strict=True) if v != b""}
+
+
+def _places(run: str) -> list[tuple[int, int]]:
+    """Byte and bit of each of the 16 places of a name in the filter."""
+    digest = blake2b(run.encode(), digest_size=64).digest()
+    hashes = (int.from_bytes(digest[i : i + 4], "big") for i in range(0, 64, 4))
+    return [(h // 8 % _OLD_RUNS_BYTES, 1 << h % 8) for h in hashes]

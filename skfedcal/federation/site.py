@@ -38,6 +38,7 @@ from skfedcal.federation.endpoint import Request, Words, respond
 from skfedcal.federation.plain import WireError
 from skfedcal.federation.policy import (
     Admitted,
+    AnsweredRuns,
     SitePolicy,
     admit,
     check_terms,
@@ -59,7 +60,7 @@ Reply = tuple[Message, Words]
 _log = logging.getLogger("skfedcal.site")
 
 # Entries of the state that are not those of the masks.
-_OWN = ("request", "plain_runs", "plain_rounds")
+_OWN = ("request", "plain_runs", "plain_rounds", "plain_before")
 
 
 class Site:
@@ -165,15 +166,12 @@ class Site:
     def _plain(self, message: Message, arrays: Mapping[str, Any]) -> Reply:
         admitted = self._admit(message.get("request"), message, arrays, masked=False)
         run, index = admitted.run, admitted.round_index
-        runs = self.state.get("plain_runs", ())
-        seen = dict(zip(runs, self.state.get("plain_rounds", ()), strict=True))
-        if index <= seen.get(run, -1):
-            raise SiteRefusalError(
-                f"it already answered round {index} of run {run!r}, or a later one"
-            )
+        answered = AnsweredRuns(self.state, "plain")
+        if why := answered.refusal(run, index):
+            raise SiteRefusalError(f"it {why}")
         # Before anything is computed: a message that fails is not tried again.
-        seen[run] = index
-        self.state |= {"plain_runs": list(seen), "plain_rounds": list(seen.values())}
+        answered.add(run, index)
+        self.state |= answered.to_state()
         self._pay(admitted)
         return {"run": run, "round": index}, self._words(admitted)
 

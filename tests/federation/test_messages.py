@@ -36,8 +36,11 @@ from skfedcal.federation import (
     SiteRows,
     masking_server,
 )
+from skfedcal.federation import policy as policy_module
 from skfedcal.federation.endpoint import UNITS
 from skfedcal.federation.mask_plan import MaskPlan, plan_masks
+from skfedcal.federation.masking_client import MaskingClient
+from skfedcal.federation.policy import AnsweredRuns
 from skfedcal.federation.wire import FORMAT, write_request
 from skfedcal.methods import registry
 from skfedcal.methods.bins.rounds import ClassHistograms
@@ -52,6 +55,7 @@ from skfedcal.privacy import (
     LocalDP,
     PrivacyLedger,
     PureEvent,
+    SecureAggregation,
     SourceDP,
 )
 from skfedcal.privacy.accounting import gdp_epsilon
@@ -303,6 +307,97 @@ def test_a_round_is_answered_once():
             site, make_request(), round_index=index
         )
     assert "refused" not in ask(site, make_request(), 0, run="another")[0]
+
+
+def restarted(site):
+    """The site in a new process: its state as bytes, its ledger as a file."""
+    state = pickle.loads(pickle.dumps(site.state))
+    ledger = SiteLedger(site._ledger.path)
+    return Site(site.name, site._rows, policy=site.policy, ledger=ledger, state=state)
+
+
+def test_a_replay_after_many_runs_is_refused_and_not_paid_by_its_old_claim(tmp_path):
+    """A claim pays for a run once: a site that forgot the run would answer for nothing.
+
+    The server has one round answered, asks for as many other runs as the site keeps
+    apart and more, and then for the first one again, also at a site that was restarted.
+    """
+    ledger = SiteLedger(tmp_path / "ledger.jsonl")
+    policy = SitePolicy(allow_plain=True)
+    site = Site("a", make_sites()["a"]._rows, policy=policy, ledger=ledger)
+    claimed = replace(make_request(), run="first")
+    exact = make_request(SecureAggregation())
+    assert "refused" not in ask(site, claimed, run="first")[0]
+    paid = len(ledger)
+    assert paid == 1
+    for i in range(270):
+        assert "refused" not in ask(site, exact, run=f"run {i}")[0]
+    for again in (site, restarted(site)):
+        # Later rounds as well: which ones were answered is no longer known.
+        for index in (0, 1, 7):
+            reply, words = ask(again, claimed, index, run="first")
+            assert "already answered run 'first'" in reply["refused"] and not words
+        assert "already answered run" in refusal(
+            again, exact, round_index=3, run="run 0"
+        )
+        assert "already answered round" in refusal(again, exact, run="run 269")
+        assert "refused" not in ask(again, exact, 1, run="run 269")[0]
+        assert "refused" not in ask(again, exact, run=f"new {again is site}")[0]
+    assert len(SiteLedger(tmp_path / "ledger.jsonl")) == paid
+
+
+def answered_runs(n_runs, index=2):
+    memory = AnsweredRuns({}, "seen")
+    for i in range(n_runs):
+        assert not memory.refusal(f"run {i}", index)
+        memory.add(f"run {i}", index)
+    return AnsweredRuns(memory.to_state(), "seen")
+
+
+def test_the_memory_of_answered_runs_is_bounded_and_forgets_none():
+    n_runs = 15_000
+    memory = answered_runs(n_runs)
+    names, rounds, before = memory.to_state().values()
+    assert len(names) == len(rounds) == 256 and len(before) == 1 << 16
+    assert all(memory.refusal(f"run {i}", 2) for i in range(n_runs))
+    old = range(n_runs - 256)
+    assert all(memory.refusal(f"run {i}", 3) for i in old)
+    # Names are fixed, and so is the outcome: a mistake has a chance of 3e-7 each.
+    assert not any(memory.refusal(f"other {i}", 0) for i in range(1000))
+    # A run that goes on stays among those that are known.
+    memory.add(f"run {n_runs - 256}", 3)
+    memory.add("one more", 0)
+    assert not memory.refusal(f"run {n_runs - 256}", 4)
+    assert memory.refusal(f"run {n_runs - 255}", 4)
+
+
+def test_a_full_memory_refuses_new_runs_and_never_forgets_old_ones(monkeypatch):
+    monkeypatch.setattr(policy_module, "_OLD_RUNS_BYTES", 16)
+    memory = AnsweredRuns({}, "plain")
+    for i in range(600):
+        memory.add(f"run {i}", 0)
+    assert all(memory.refusal(f"run {i}", 1) for i in range(344))
+    assert "start another run" in memory.refusal("a new one", 0)
+
+
+def test_a_replay_of_a_masked_run_after_many_others_is_refused():
+    client = MaskingClient()
+
+    def keys(run, index=0):
+        client.keys(plan_masks(run, index, 4).to_message() | {"you": 0})
+
+    for i in range(260):
+        keys(f"run {i}")
+    client = MaskingClient(pickle.loads(pickle.dumps(client.state)))
+    for index in (0, 5):
+        with pytest.raises(SecureAggregationError, match="answered run 'run 0'"):
+            keys("run 0", index)
+    # The round under way goes on; when it ends, what was answered is still known.
+    with pytest.raises(SecureAggregationError):
+        client.shares({"run": "run 259", "round": 0})
+    assert set(client.state) == {"seen_runs", "seen_rounds", "seen_before", "stage"}
+    with pytest.raises(SecureAggregationError, match="answered run 'run 0'"):
+        keys("run 0")
 
 
 @pytest.mark.parametrize("message", [{"run": 3}, {"round": -1}, {"round": "1"}])
