@@ -1,8 +1,4 @@
-"""What a subcommand is: options that all share, and what it prints where.
-
-- Output of a command: results on stdout, everything else on stderr.
-- What a subcommand is, and the options that all of them share.
-"""
+"""What a subcommand is: options that all share, and what it prints where."""
 
 from __future__ import annotations
 

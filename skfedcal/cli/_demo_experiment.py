@@ -1,9 +1,4 @@
-"""The experiment behind ``skfedcal demo``: a comparison on scikit-learn's digits.
-
-- A small net trained by federated averaging, as the demo's model to calibrate.
-- A base model and a federation made of scikit-learn's digits.
-- Methods with and without privacy, by `compare`, and what they spend together.
-"""
+"""The experiment behind ``skfedcal demo``: a comparison on scikit-learn's digits."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What commands read: clients, scores to predict on, and files.
-
-- Files that a command reads and writes.
-- Clients that a command reads: one description, one set of options, one reader.
-- Read logits to predict on; unlike those to fit on, they need no labels.
-"""
+"""What commands read: clients, scores to predict on, and files."""
 
 from __future__ import annotations
 

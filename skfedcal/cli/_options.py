@@ -1,8 +1,4 @@
-"""Options that several commands share: methods by short name, and privacy.
-
-- Calibration methods by the short names of the command line.
-- Options of commands that spend privacy, and the ledger that adds it up.
-"""
+"""Options that several commands share: methods by short name, and privacy."""
 
 from __future__ import annotations
 

@@ -1,13 +1,10 @@
 """Arrays and logits from whatever a caller holds; numpy only.
 
-- Convert arguments to arrays; errors name the argument.
+Convert arguments to arrays; errors name the argument. numpy, pandas and torch each
+raise their own kinds of error on values that are not arrays.
 
-  numpy, pandas and torch each raise their own kinds of error on values that are not
-  arrays.
-
-- Convert scores of a model to logits, one column per class.
-
-  Needs numpy only: a site reads its own file with it.
+Convert scores of a model to logits, one column per class. Needs numpy only: a site
+reads its own file with it.
 """
 
 import warnings

@@ -1,8 +1,4 @@
-"""Federations on disk: save clients, load them, check what the files hold.
-
-- Checks of the arrays in a federation's file; messages name file and array.
-- Federations on disk: files with logits, labels and clients.
-"""
+"""Federations on disk: save clients, load them, check what the files hold."""
 
 from __future__ import annotations
 

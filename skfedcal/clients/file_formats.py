@@ -1,9 +1,4 @@
-"""Kinds of files that hold logits, labels and clients, read into named arrays.
-
-- What the arrays and columns of a file are called, by role.
-- Tables with one row per row of logits: CSV, and Parquet if pyarrow is there.
-- One reader for all kinds of files: named arrays, as an .npz file has them.
-"""
+"""Kinds of files that hold logits, labels and clients, read into named arrays."""
 
 import csv
 from collections.abc import Mapping

@@ -2,8 +2,6 @@
 
 - Find out which label belongs to which column.
 - Check rows of scores and convert them to logits, one column per class.
-- Read every accepted form of `fit` arguments into one list of raw clients.
-- Turn the arguments of `fit` into a validated `FederatedDataset`.
 """
 
 import warnings

@@ -1,8 +1,4 @@
-"""Split pooled rows into clients: at random, by group, with label skew.
-
-- Assign rows to clients: Dirichlet shares, repairs, merges; pure numpy.
-- Ways to split pooled rows into clients.
-"""
+"""Split pooled rows into clients: at random, by group, with label skew."""
 
 from __future__ import annotations
 

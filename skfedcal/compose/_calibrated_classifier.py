@@ -1,7 +1,4 @@
-"""Features in, calibrated probabilities out.
-
-- From the classifier to the calibrator: its settings and its data.
-"""
+"""Features in, calibrated probabilities out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The Adult (census income) data of UCI.
-
-- Columns and categories of Adult, as its file ``adult.names`` lists them.
-"""
+"""The Adult (census income) data of UCI."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
 """CIFAR-10 and CIFAR-100 from their pickled batches, read safely.
 
-- Pickled dictionaries of arrays, read without running code that a pickle may hold.
-
-  torchvision reads the same files with ``pickle.load``, which runs any code in them,
-  and needs torch. This reader builds arrays, lists and strings only.
-
-- CIFAR-10 and CIFAR-100 from their pickled batches.
+Pickled dictionaries of arrays, read without running code that a pickle may hold.
+torchvision reads the same files with ``pickle.load``, which runs any code in them, and
+needs torch. This reader builds arrays, lists and strings only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What the readers share: where files are, how to get them, what comes back.
-
-- Fetch files: through torchvision where it has a data set, else with urllib.
-- Shared by the readers: location of files, choice of rows, form of the result.
-"""
+"""What the readers share: where files are, how to get them, what comes back."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""FEMNIST and Shakespeare of the LEAF benchmark, which have natural clients.
-
-- The JSON files of the LEAF benchmark: rows by user.
-"""
+"""FEMNIST and Shakespeare of the LEAF benchmark, which have natural clients."""
 
 from __future__ import annotations
 

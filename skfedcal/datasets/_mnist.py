@@ -1,11 +1,8 @@
 """MNIST and the data sets that share its file format, idx.
 
-- The idx format of MNIST and its kin, also compressed with gzip.
-
-  torchvision has a reader too. It is not used because it needs torch, reads no gzip and
-  trusts the sizes in the header; files that are on disk are read by numpy alone.
-
-- MNIST and the data sets that share its file format.
+The idx format of MNIST and its kin, also compressed with gzip. torchvision has a reader
+too. It is not used because it needs torch, reads no gzip and trusts the sizes in the
+header; files that are on disk are read by numpy alone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Street View House Numbers from MATLAB files.
 
-- Numeric arrays of MATLAB files, version 5 (saved with ``-v6`` or ``-v7``).
-
-  ``scipy.io.loadmat`` is not used, because damaged bytes can crash the process inside
-  its compiled code (a segmentation fault, which no ``except`` catches). This reader
-  checks every size before it uses it.
+Numeric arrays of MATLAB files, version 5 (saved with ``-v6`` or ``-v7``).
+``scipy.io.loadmat`` is not used, because damaged bytes can crash the process inside its
+compiled code (a segmentation fault, which no ``except`` catches). This reader checks
+every size before it uses it.
 """
 
 from __future__ import annotations

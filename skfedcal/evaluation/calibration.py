@@ -1,7 +1,6 @@
 """Metrics of probabilities: Brier score, log loss, calibration errors.
 
 - Sums of absolute values of normal variables, and their bias by sampling and noise.
-- Metrics of probabilities: Brier score, log loss, reliability curve.
 - Calibration errors of bins, with intervals that are valid also at a true error of 0.
 """
 

@@ -1,9 +1,4 @@
-"""Answers about several classes: ClasswiseResiduals and one-vs-rest areas.
-
-- ClasswiseResiduals: calibration errors of every class, with a sensitivity that does
-  not depend on the number of classes.
-- One-vs-rest areas under the curve of several classes, with sparse reports.
-"""
+"""Answers about several classes: ClasswiseResiduals and one-vs-rest areas."""
 
 from __future__ import annotations
 

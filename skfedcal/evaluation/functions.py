@@ -1,7 +1,4 @@
-"""Federated metrics in the manner of scikit-learn's functions.
-
-- Make a function of clients from an answer of a histogram.
-"""
+"""Federated metrics in the manner of scikit-learn's functions."""
 
 from __future__ import annotations
 

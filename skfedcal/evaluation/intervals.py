@@ -1,8 +1,4 @@
-"""Estimates with their errors and confidence intervals.
-
-- Confidence intervals from an estimate and its variances.
-- Estimate: a number with its error, the result of every metric.
-"""
+"""Estimates with their errors and confidence intervals."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 - Least squares on a tree of counts, which makes levels with independent noise
   consistent.
-- Noise distribution of the counts, and the variance of functionals of them.
 - Closed-form variances of counts on few levels.
 - Levels of a histogram: which are released, and the noise of merged histograms.
 - Noise that a privacy model would add to a hierarchy of counts, for planning.

@@ -1,8 +1,4 @@
-"""Expected error of a score histogram, and the number of examples needed for a target.
-
-- Results of planning: an expected error, and the number of examples needed.
-- Classifier model for planning: scores with a given AUC, and their metrics.
-"""
+"""Expected error of a score histogram, and the number of examples for a target."""
 
 from __future__ import annotations
 

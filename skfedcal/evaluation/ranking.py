@@ -1,8 +1,4 @@
-"""Metrics of the order of scores: ROC and precision-recall curves and their areas.
-
-- Areas under curves as functions of counts, with slopes, and equi-depth buckets.
-- Metrics of the order of scores: ROC and precision-recall.
-"""
+"""Metrics of the order of scores: ROC and precision-recall curves and their areas."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Rows that tables are made from, and what is measured on test rows.
-
-- Digits, or rows that are given, over clients with label skew.
-- Scores on test rows, each error next to its finite-sample floor.
-"""
+"""Rows that tables are made from, and what is measured on test rows."""
 
 from __future__ import annotations
 

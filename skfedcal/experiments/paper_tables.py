@@ -1,10 +1,4 @@
-"""Tables of the papers, at a size for one machine.
-
-- Classifiers and calibrators that the tables compare.
-- Accuracy of training methods by label skew.
-- Rounds and uncertainty by share of clients and local epochs.
-- Train-time against post-hoc calibration.
-"""
+"""Tables of the papers, at a size for one machine."""
 
 from __future__ import annotations
 

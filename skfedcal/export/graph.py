@@ -1,14 +1,7 @@
 """A calibration map as a graph of operations on rows, and formulas made of them.
 
-- A calibration map as a list of operations on rows, for other runtimes to carry out.
-
-  Every value is a matrix with one row per example, or one that broadcasts against such.
-  Numbers that count something are floats as well; only `take` makes integers of them.
-
-- The same operations on rows of numpy: a formula is written once, for `predict_proba`,
-  torch and ONNX.
-
-- Formulas in terms of the operations of a graph, stable near 0 and far out.
+Every value is a matrix with one row per example, or one that broadcasts against such.
+Numbers that count something are floats as well; only `take` makes integers of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Engines that ask a cohort of clients and sum their integers, and their choice.
-
-- Engines: they ask a cohort of clients and sum integers, nothing else.
-- Which engine a runner uses for the clients at hand.
-"""
+"""Engines that ask a cohort of clients and sum their integers, and their choice."""
 
 from __future__ import annotations
 

@@ -1,21 +1,17 @@
 """Pairs of clients that mask in a round, and the secret sharing that opens the sum.
 
-- Secret sharing: any `threshold` shares give the secret, fewer give nothing.
+Secret sharing: any `threshold` shares give the secret, fewer give nothing. Every byte
+of the secret is shared by itself over the field of 256 elements in which AES works, so
+that numpy computes all bytes of all shares at once. A secret has at most 255
+shareholders.
 
-  Every byte of the secret is shared by itself over the field of 256 elements in which
-  AES works, so that numpy computes all bytes of all shares at once. A secret has at
-  most 255 shareholders.
+Every client adds a mask with each of its neighbours, which cancels in the sum. With few
+clients all are neighbours; with many each has `degree` of them on a ring (Bell et al.,
+2020), so that its work does not grow with the number of clients. The order of the ring
+is a hash of the keys of all clients of the round, so that no single party chooses it.
 
-- Neighbours of each client in a round, and the number of clients that open the sum.
-
-  Every client adds a mask with each of its neighbours, which cancels in the sum. With
-  few clients all are neighbours; with many each has `degree` of them on a ring (Bell et
-  al., 2020), so that its work does not grow with the number of clients. The order of
-  the ring is a hash of the keys of all clients of the round, so that no single party
-  chooses it.
-
-  What is proved of a round is in the deployment guide; the conditions on the numbers
-  are those of `bears`.
+What is proved of a round is in the deployment guide; the conditions on the numbers are
+those of `bears`.
 """
 
 from __future__ import annotations

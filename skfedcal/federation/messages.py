@@ -1,8 +1,4 @@
-"""An engine that reaches clients by messages, and a transport in this process.
-
-- An engine that reaches clients by messages, over any transport.
-- Sites in this process, behind the same messages as those far away.
-"""
+"""An engine that reaches clients by messages, and a transport in this process."""
 
 from __future__ import annotations
 

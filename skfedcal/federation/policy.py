@@ -1,22 +1,18 @@
 """Policy of a site, and the checks of a request before any rows are used.
 
-- Conditions under which a site answers, and the cost of an answer.
+Conditions under which a site answers, and the cost of an answer. A site draws its own
+noise, so that it knows what it gives away under `DistributedDP`, `LocalDP` and
+`SourceDP` from the scales and bounds in the request. Under `CentralDP` the server draws
+the noise: the site relies on its claim, and its policy may demand more. Needs numpy
+only.
 
-  A site draws its own noise, so that it knows what it gives away under `DistributedDP`,
-  `LocalDP` and `SourceDP` from the scales and bounds in the request. Under `CentralDP`
-  the server draws the noise: the site relies on its claim, and its policy may demand
-  more. Needs numpy only.
+A server may say anything. `admit` reads a message once, into one object, and checks it
+against what the site derives by itself: shapes, bounds, the domain of reports and the
+cost follow from the algorithm and its public parameters. Only an `Admitted` request
+reaches code that touches rows. Everything here, texts of refusals included, depends on
+the message and on the policy of the site, never on its rows. Needs numpy only.
 
-- Checks of a request before any rows are used.
-
-  A server may say anything. `admit` reads a message once, into one object, and checks
-  it against what the site derives by itself: shapes, bounds, the domain of reports and
-  the cost follow from the algorithm and its public parameters. Only an `Admitted`
-  request reaches code that touches rows. Everything here, texts of refusals included,
-  depends on the message and on the policy of the site, never on its rows. Needs numpy
-  only.
-
-- Rounds that were answered, which are not answered again.
+Rounds that were answered are remembered, and are not answered again.
 """
 
 from __future__ import annotations

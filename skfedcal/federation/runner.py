@@ -1,9 +1,4 @@
-"""FederatedRunner: drive the rounds of an algorithm on any engine.
-
-- Who takes part in which round, and what that means for the accountant.
-- Checks of the settings of a runner.
-- Who takes part in the rounds of a run, on which engine, with which checkpoint.
-"""
+"""FederatedRunner: drive the rounds of an algorithm on any engine."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""BaseCalibrator: shared parts of all calibrators, from clients to predictions.
-
-- Public values of a fit, known before any client is contacted.
-- Read the input of `fit`: clients in this process, or remote clients.
-- Show the rounds of a fit to the callbacks of an estimator.
-- Base class of all calibrators: reading clients, running rounds, predicting.
-"""
+"""BaseCalibrator: shared parts of all calibrators, from clients to predictions."""
 
 from __future__ import annotations
 

@@ -1,11 +1,6 @@
 """Buckets of scores: the public map from a score to its position and its bin.
 
-- Scores as positions in [0, 1]: the public map from the rows of a site to buckets.
-
-  Every function works row by row, so that a site and a simulation agree to the last
-  bit.
-
-- Bins of class probabilities: of equal width in probability or in log-odds.
+Every function works row by row, so that a site and a simulation agree to the last bit.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Formulas shared by the maps of several methods, as operations of a graph.
-
-- A new probability of the most probable class. `methods.top_bins.estimator` has the
-  same on arrays, which leaves out rows that have converged: a fourth of the time.
-- Rows of mean zero, and gaps between sorted classes, of scaling maps and networks.
-"""
+"""Formulas shared by the maps of several methods, as operations of a graph."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Fitted calibrators as JSON files, torch modules and ONNX models.
-
-- Fitted calibrators as JSON: readable, safe to load, exact to the last bit.
-- Export of a fitted calibrator: JSON file, torch module, ONNX model.
-- Graph of a fitted calibrator, which the last two are made of.
-"""
+"""Fitted calibrators as JSON files, torch modules and ONNX models."""
 
 from __future__ import annotations
 

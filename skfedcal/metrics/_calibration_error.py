@@ -1,15 +1,9 @@
 """Calibration errors: top label, binary and classwise.
 
-- From sums per bin to one number.
-
-- Probabilities minus labels per class and bin, added up while rows are checked.
-
-  The mean gap over bins needs neither counts nor labels by themselves. One sum over the
-  few entries above the first bin is left, and what the first bin holds is the column
-  sum minus the rest.
-
-- Calibration error of one probability per row: top label and binary.
-- Classwise calibration error.
+Probabilities minus labels per class and bin, added up while rows are checked. The mean
+gap over bins needs neither counts nor labels by themselves. One sum over the few
+entries above the first bin is left, and what the first bin holds is the column sum
+minus the rest.
 """
 
 from dataclasses import dataclass

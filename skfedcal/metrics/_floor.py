@@ -1,7 +1,4 @@
-"""Finite-sample floor: what a perfectly calibrated model would show.
-
-- Labels drawn from predictions, counted per bin, many repeats at once.
-"""
+"""Finite-sample floor: what a perfectly calibrated model would show."""
 
 from typing import Any, NamedTuple
 

@@ -1,8 +1,4 @@
-"""Proper scores, and scorers for cross-validation and grid search.
-
-- Proper scores: Brier score and negative log-likelihood.
-- Scorers for cross-validation and grid search; greater is better.
-"""
+"""Proper scores, and scorers for cross-validation and grid search."""
 
 import warnings
 from collections.abc import Callable

@@ -1,14 +1,8 @@
 """Sums over bins of equal width or equal mass: numpy only, in blocks.
 
-- Passes over large arrays in blocks that stay in cache: numpy only.
-
-- Sums of probabilities and labels over bins: numpy only, no state, additive.
-
-  A bin is ``[l, r)`` and the last one is closed: value `p` falls in bin ``min(int(p *
-  n_bins), n_bins - 1)``, computed in float64. All sums are taken in float64 and add up
-  over any split of the rows.
-
-- Equal-mass bins.
+A bin is ``[l, r)`` and the last one is closed: value `p` falls in bin ``min(int(p *
+n_bins), n_bins - 1)``, computed in float64. All sums are taken in float64 and add up
+over any split of the rows.
 """
 
 from collections.abc import Iterator

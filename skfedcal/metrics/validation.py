@@ -1,8 +1,4 @@
-"""Checks of what a user hands to a metric; labels of any kind to columns.
-
-- Labels of any kind to column numbers.
-- Checks of what a user hands to a metric; cheap beside the metric itself.
-"""
+"""Checks of what a user hands to a metric; labels of any kind to columns."""
 
 from typing import NamedTuple
 

@@ -1,9 +1,4 @@
-"""Pictures of single clients, for simulations: label skew and temperatures.
-
-- Clients shown separately; for simulations on data that are not private.
-- LabelSkewDisplay: which labels each client has.
-- ClientTemperaturesDisplay: how the best temperature differs between clients.
-"""
+"""Pictures of single clients, for simulations: label skew and temperatures."""
 
 from __future__ import annotations
 

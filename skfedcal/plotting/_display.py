@@ -1,9 +1,4 @@
-"""What all displays share: colours, bands, and the way from clients to axes.
-
-- Colours, lines and markers that stay distinguishable without colour vision.
-- What all displays share: the way from clients to axes.
-- Confidence bands of curves from the variances of a histogram.
-"""
+"""What all displays share: colours, bands, and the way from clients to axes."""
 
 from __future__ import annotations
 

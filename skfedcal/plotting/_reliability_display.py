@@ -2,7 +2,6 @@
 
 - Numbers behind a reliability diagram.
 - The strip below a reliability diagram: where the scores are.
-- ReliabilityDisplay: frequency against score, for rows in this process.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 - From a Gaussian, discrete or zCDP guarantee to (eps, delta) and back.
 - Privacy loss distributions of dp-accounting, an optional dependency.
-- Noise calibration for a budget, and composition of a list of releases.
 """
 
 import functools

@@ -1,9 +1,8 @@
 """Mechanisms whose noise the clients add: distributed and local privacy.
 
-- Sums of the noise of all clients, drawn in one step for simulations.
-
-  They have the distribution of the faithful mode up to floating-point precision;
-  numpy's generator replaces those of the clients, with a seed of 256 bits.
+Sums of the noise of all clients, drawn in one step for simulations. They have the
+distribution of the faithful mode up to floating-point precision; numpy's generator
+replaces those of the clients, with a seed of 256 bits.
 
 - Noise that clients add themselves, so that the server sees noisy sums only.
 - Local privacy: every client randomises its own report; the server only debiases.

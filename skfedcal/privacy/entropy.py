@@ -1,11 +1,8 @@
 """Random words: of the operating system, of a seed, and of each client.
 
-- Sources of random words: the operating system, or a seed for simulations.
-
-- Random words of clients: those of one do not depend on which others are asked.
-
-  A seeded simulation gives the same bits on every engine, as a client's words depend on
-  the seed and on the position of the client only. Needs numpy only: code of a site.
+Random words of clients: those of one do not depend on which others are asked. A seeded
+simulation gives the same bits on every engine, as a client's words depend on the seed
+and on the position of the client only. Needs numpy only: code of a site.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Records of privacy: what a release costs, and what a fit guarantees.
-
-- Immutable records of what a release costs.
-- The guarantee of a fit, as a report.
-"""
+"""Records of privacy: what a release costs, and what a fit guarantees."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One account of privacy spending, debited before any noise is drawn.
-
-- Rules of a ledger: which debits are refused.
-"""
+"""One account of privacy spending, debited before any noise is drawn."""
 
 from __future__ import annotations
 

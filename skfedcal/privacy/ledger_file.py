@@ -1,8 +1,4 @@
-"""Records of a ledger and where they are kept: in memory or in a file.
-
-- Format, order and totals of the records.
-- Where a ledger keeps its records: a list in memory or a hash-chained JSONL file.
-"""
+"""Records of a ledger and where they are kept: in memory or in a file."""
 
 import errno
 import hashlib

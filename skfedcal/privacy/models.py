@@ -2,8 +2,6 @@
 
 An estimator's `privacy` is one of these objects. Each is turned into a mechanism before
 any client is contacted.
-
-- Privacy models in which clients do not trust the server with exact sums.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
 """Shares of discrete Laplace noise that clients draw one by one.
 
-- Logarithmic variables: sizes of the arrivals that Polya shares are made of.
+Logarithmic variables: sizes of the arrivals that Polya shares are made of. Needs numpy
+only: this is code that runs at a site.
 
-  Needs numpy only: this is code that runs at a site.
+Shares of discrete Laplace noise: any `n_shares` of them add up to the whole law. A
+share is the difference of two negative binomial variables with exponent ``1 /
+n_shares``. Each of these is a sum of a Poisson number of logarithmic variables. The
+share of a whole block is thus a Poisson number of arrivals, each at a uniform cell,
+with a uniform sign and a logarithmic size. Most shares of counts among many clients are
+zero and cost one word.
 
-- Shares of discrete Laplace noise: any `n_shares` of them add up to the whole law.
-
-  A share is the difference of two negative binomial variables with exponent ``1 /
-  n_shares``. Each of these is a sum of a Poisson number of logarithmic variables. The
-  share of a whole block is thus a Poisson number of arrivals, each at a uniform cell,
-  with a uniform sign and a logarithmic size. Most shares of counts among many clients
-  are zero and cost one word.
-
-  Needs numpy only: this is code that runs at a site.
+Needs numpy only: this is code that runs at a site.
 """
 
 from __future__ import annotations

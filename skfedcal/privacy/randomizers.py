@@ -1,19 +1,15 @@
 """Randomizers of clients: noise shares, or local reports, before the sum.
 
-- Frequency oracles: how a client reports one value under local privacy.
+Frequency oracles: how a client reports one value under local privacy. All chances are
+integers over 2**64, rounded to the side that keeps eps: the ratio of the chances of any
+report under any two values is at most ``exp(eps)``, exactly. Needs numpy only: this is
+code that runs at a site.
 
-  All chances are integers over 2**64, rounded to the side that keeps eps: the ratio of
-  the chances of any report under any two values is at most ``exp(eps)``, exactly. Needs
-  numpy only: this is code that runs at a site.
+Draw what clients report under local privacy, all clients of a group at once. Needs
+numpy only: this is code that runs at a site.
 
-- Draw what clients report under local privacy, all clients of a group at once.
-
-  Needs numpy only: this is code that runs at a site.
-
-- Noise that a client adds to its answer, or a report in its place.
-
-  Needs numpy only: this is code that runs at a site. Each call is made for a group of
-  clients and returns the sum over them; at a site the group is one client.
+Needs numpy only: this is code that runs at a site. Each call is made for a group of
+clients and returns the sum over them; at a site the group is one client.
 """
 
 from __future__ import annotations

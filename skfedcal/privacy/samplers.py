@@ -1,14 +1,12 @@
 """Integer noise from 128-bit tables, and its cost in privacy.
 
-- Integer noise from 128-bit tables: one exact law for every source of entropy.
+Integer noise from 128-bit tables: one exact law for every source of entropy. A draw is
+the inverse distribution function at a uniform 127-bit number. Its high part and, where
+needed, the sign share one random word; the low part is drawn only when the high part
+does not settle the answer.
 
-  A draw is the inverse distribution function at a uniform 127-bit number. Its high part
-  and, where needed, the sign share one random word; the low part is drawn only when the
-  high part does not settle the answer.
-
-- What noise from tables costs on top of the law that is accounted.
-
-  Needs numpy only: a site counts with it what its own noise costs.
+What noise from tables costs on top of the law that is accounted. Needs numpy only: a
+site counts with it what its own noise costs.
 """
 
 import functools

@@ -2,7 +2,6 @@
 
 - The last layer from class statistics, after and during training.
 - Base class of trainers: read clients, run rounds.
-- Federated training of a torch module, as a scikit-learn classifier.
 """
 
 import warnings

@@ -1,10 +1,4 @@
-"""Federated averaging as an algorithm: rows in, sums out, scores round by round.
-
-- Federated averaging as an algorithm: rows in, sums out.
-- Federated averaging whose last layer is retrained on virtual features.
-- How many rows of each class all clients hold.
-- Scores of the model on an evaluation set, round by round.
-"""
+"""Federated averaging as an algorithm: rows in, sums out, scores round by round."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Training at clients: batches, gradients, corrections, client state.
 
-- Batches of a client.
 - State that a client keeps between rounds.
-- SCAFFOLD: correction of client drift.
 - Stochastic gradient descent at clients, one by one or a cohort at once.
 - One round at the clients: from the server's parameters to the clients' updates.
 """

@@ -1,16 +1,12 @@
 """Losses of one batch, and terms that are added to them.
 
-- Losses of one batch; padding rows have weight 0.
+Losses of one batch; padding rows have weight 0. All are called as ``loss(logits, y,
+mask, ctx)`` and are made of operations that `vmap` maps over: a cohort of clients is
+trained by the same functions.
 
-  All are called as ``loss(logits, y, mask, ctx)`` and are made of operations that
-  `vmap` maps over: a cohort of clients is trained by the same functions.
-
-- Terms that are added to a loss: calibration penalties and distance penalties.
-
-  All are called as ``penalty(logits, y, mask, ctx, params, features)`` and added
-  `weight` times. `vmap` maps over all of them.
-
-- Penalties on the distance between the client's and the server's model.
+Terms that are added to a loss: calibration penalties and distance penalties. All are
+called as ``penalty(logits, y, mask, ctx, params, features)`` and added `weight` times.
+`vmap` maps over all of them.
 """
 
 from __future__ import annotations

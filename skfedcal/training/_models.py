@@ -2,9 +2,6 @@
 
 Every one ends in a layer named `head`, whose input are the features. None has batch
 statistics: these leak between rows and do not average over clients.
-
-- Parts that all networks share.
-- ResNet-18 without batch statistics.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Objective of a client: a loss and penalties, and their context.
-
-- Context of losses and penalties: inputs beyond the batch.
-- Objective of a client: a loss and any number of penalties.
-"""
+"""Objective of a client: a loss and penalties, and their context."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Predictions of classifiers that have logits.
-
-- Predictions of a classifier that has logits.
-- Predictions of an estimator that holds a trained module.
-"""
+"""Predictions of classifiers that have logits."""
 
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,8 +1,4 @@
-"""Build the parts of an algorithm from the parameters and clients of an estimator.
-
-- Features that are in this process, or at sites that keep them.
-- Build the parts of an algorithm from the parameters of an estimator, with validation.
-"""
+"""Build the parts of an algorithm from the parameters and clients of an estimator."""
 
 from __future__ import annotations
 

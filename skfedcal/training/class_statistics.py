@@ -1,13 +1,10 @@
 """Class statistics of features: client sums and their totals, in numpy only.
 
-- Counts, sums and second moments of features by class, exact under any partition.
-
-  Floating-point sums depend on the order of their terms, and so on which client holds
-  which row. Here every feature is cut into three whole numbers of 17 bits; products of
-  these add up without rounding in any order, also inside BLAS, so that clients may be
-  merged or split and no bit of the result changes.
-
-- Class statistics of features: sums that can be added in any order.
+Counts, sums and second moments of features by class, exact under any partition.
+Floating-point sums depend on the order of their terms, and so on which client holds
+which row. Here every feature is cut into three whole numbers of 17 bits; products of
+these add up without rounding in any order, also inside BLAS, so that clients may be
+merged or split and no bit of the result changes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Torch modules: import torch, build a module, run it, its parameters as a vector.
-
-- Import of torch, with a clear error if it is not installed.
-- Interpretation of the shape of a row as an image.
-- A torch module as a function of one flat vector of parameters.
-- Outputs of a trained module for rows of numpy, piece by piece.
-- Build a trainable network from the parameter `module`.
-"""
+"""Torch modules: import torch, build a module, run it, its parameters as a vector."""
 
 from __future__ import annotations
 

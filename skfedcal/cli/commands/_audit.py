@@ -1,7 +1,4 @@
-"""``skfedcal audit``.
-
-- ``skfedcal audit --site``: a table of what a dishonest server learnt from a site.
-"""
+"""``skfedcal audit``: of a method, or of a site against a dishonest server."""
 
 from __future__ import annotations
 

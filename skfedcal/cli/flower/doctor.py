@@ -1,8 +1,4 @@
-"""Checks before a deployment, of the certificate of a SuperLink too.
-
-- Checks before a deployment: each gives lines of ok, warn or fail.
-- Checks of the certificate that a SuperLink shows.
-"""
+"""Checks before a deployment; each gives lines of ok, warn or fail."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
 """What corruptions work on: batches of images, and random numbers per image.
 
-- Random numbers that belong to an image, not to its place in a batch.
-
-  Every number is a hash of the seed, of the pixels of its image and of a counter
-  (SplitMix64). Order, size of the batch and the other images play no part, and all
-  images are drawn at once.
-
-- What a corruption works on, and the operations on images that several need.
+Every random number is a hash of the seed, of the pixels of its image and of a counter
+(SplitMix64). Order, size of the batch and the other images play no part, and all images
+are drawn at once.
 """
 
 from __future__ import annotations

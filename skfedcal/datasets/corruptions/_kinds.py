@@ -1,10 +1,4 @@
-"""The kinds of corruption: noise, blur, weather and digital.
-
-- Noise: Gaussian, shot and impulse noise.
-- Blur: of the lens, of frosted glass, of a moving camera.
-- Weather: snow, frost, fog and bright light.
-- Digital: contrast, warping, coarse pixels and compression.
-"""
+"""The kinds of corruption: noise, blur, weather and digital."""
 
 from __future__ import annotations
 

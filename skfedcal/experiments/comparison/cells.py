@@ -2,7 +2,6 @@
 
 - Rows to compare methods on: their clients, and which rows are for testing.
 - How far clients differ from each other (Table 9 of the paper).
-- One cell of a comparison: a method, an eps and a seed on one split of the rows.
 """
 
 from __future__ import annotations

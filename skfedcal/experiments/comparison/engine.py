@@ -3,7 +3,6 @@
 - Methods by name, and what `vary` changes in them.
 - Settings of a comparison, and the cells that they make.
 - Progress of a comparison, on stderr.
-- The engine: methods, budgets and seeds as cells that are run once each.
 """
 
 from __future__ import annotations

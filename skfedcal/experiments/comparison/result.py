@@ -1,9 +1,4 @@
-"""What a comparison found, in the forms that people want it in.
-
-- Checks of a comparison that was read from a file: every value exists and is valid.
-- Sentences below the table of a comparison.
-- Result of a comparison, in several output formats.
-"""
+"""What a comparison found, in the forms that people want it in."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 - Style of the page: light and dark, wide and narrow, on screen and on paper.
 - Reliability diagrams as SVG, drawn by hand so that no plotting library is needed.
 - Parts of the page: tiles, table, diagrams and words about privacy.
-- The page as a whole.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Say in sentences what a comparison found, and which rows are the best.
-
-- Which rows of a comparison gain, and which of them are the best.
-- Summary in sentences of what a comparison found, good or bad.
-"""
+"""Say in sentences what a comparison found, and which rows are the best."""
 
 from __future__ import annotations
 

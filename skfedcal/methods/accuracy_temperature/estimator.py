@@ -1,8 +1,4 @@
-"""FedAccTempCalibrator: the temperature at which confidence equals accuracy.
-
-- Choice of the search and its temperatures, from public values only.
-- Federated accuracy temperature scaling.
-"""
+"""FedAccTempCalibrator: the temperature at which confidence equals accuracy."""
 
 from __future__ import annotations
 

@@ -1,27 +1,23 @@
 """Accuracy temperature: client sums and server updates.
 
-- The predicted class of a row: its margin, confidence and correctness.
-
-  Every operation acts on each row alone, so that a row gives the same bits in any
-  block, for one client or many.
+The predicted class of a row: its margin, confidence and correctness. Every operation
+acts on each row alone, so that a row gives the same bits in any block, for one client
+or many.
 
 - Exact accuracy temperature: the root of the summed gap, by Halley's method.
 
-- Accuracy temperature from the gap at a few temperatures, queried in one round.
+Accuracy temperature from the gap at a few temperatures, queried in one round. The gap
+of a row at rising temperatures ``T_1 < ... < T_m`` is ``1 - p_i`` if its prediction is
+right and ``-p_i`` if it is wrong, where the confidence ``p_i`` falls with T. Sent as
+they are, m such numbers have an L1 norm of up to m. A row instead sends differences:
+the part that all temperatures share, and the decreases of confidence, separately for
+correct and wrong predictions. These have an L1 norm of at most 1 for any m, and each
+gap is a sum of m of them: its noise has m times the variance of one number, not m**2.
 
-  The gap of a row at rising temperatures ``T_1 < ... < T_m`` is ``1 - p_i`` if its
-  prediction is right and ``-p_i`` if it is wrong, where the confidence ``p_i`` falls
-  with T. Sent as they are, m such numbers have an L1 norm of up to m. A row instead
-  sends differences: the part that all temperatures share, and the decreases of
-  confidence, separately for correct and wrong predictions. These have an L1 norm of at
-  most 1 for any m, and each gap is a sum of m of them: its noise has m times the
-  variance of one number, not m**2.
-
-- Search for a temperature by single noisy queries: golden section or bisection.
-
-  Golden section is Algorithm 1 of "Privacy Preserving Recalibration under Domain
-  Shift", with a new point inside the new bracket, and without the last query, whose
-  answer is not used: K steps take K + 1 queries.
+Search for a temperature by single noisy queries: golden section or bisection. Golden
+section is Algorithm 1 of "Privacy Preserving Recalibration under Domain Shift", with a
+new point inside the new bracket, and without the last query, whose answer is not used:
+K steps take K + 1 queries.
 
 - Temperature with the least binned calibration error, by nested grids.
 """

@@ -1,20 +1,15 @@
 """Bias and temperature scaling: client sums and server updates.
 
-- Class biases and a temperature by safeguarded Newton steps on summed derivatives.
+Class bias and temperature under noise, from label-shift-aware residuals. The residuals
+``onehot - p`` of a client with skewed labels reflect its skew more than the error of
+the model. The client knows its own label frequencies, however: relative to ``softmax(z
+/ T + b + log(own / prior))``, its residual reflects the error of the model and not the
+skew. It is several times shorter, and so loses less to clipping and noise.
 
-- Class bias and temperature under noise, from label-shift-aware residuals.
-
-  The residuals ``onehot - p`` of a client with skewed labels reflect its skew more than
-  the error of the model. The client knows its own label frequencies, however: relative
-  to ``softmax(z / T + b + log(own / prior))``, its residual reflects the error of the
-  model and not the skew. It is several times shorter, and so loses less to clipping and
-  noise.
-
-- Residual bins: correction of the remaining error, by class and probability.
-
-  Bins are hat functions with nodes one apart in the logit of the probability, so that
-  the correction is continuous. Below the first node it fades in proportion to the
-  probability: a class without probability gets none.
+Residual bins: correction of the remaining error, by class and probability. Bins are hat
+functions with nodes one apart in the logit of the probability, so that the correction
+is continuous. Below the first node it fades in proportion to the probability: a class
+without probability gets none.
 """
 
 from __future__ import annotations

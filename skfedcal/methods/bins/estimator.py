@@ -1,15 +1,10 @@
 """Histogram binning and Bayesian binning as calibrators.
 
-- Replace logits by the values of the bins that their probabilities fall in.
-
-  Bins are those of the softmax in float64. With many classes most probabilities lie in
-  the first bin of equal width, so that float32, which is several times faster, decides
-  almost all of them; an entry too close to an edge is computed again in float64. With
-  bins of log-odds every entry is looked up.
-
-- Base class of histogram calibrators: counts, weights, look-up, test of improvement.
-- Federated histogram binning.
-- Federated Bayesian binning.
+Replace logits by the values of the bins that their probabilities fall in. Bins are
+those of the softmax in float64. With many classes most probabilities lie in the first
+bin of equal width, so that float32, which is several times faster, decides almost all
+of them; an entry too close to an edge is computed again in float64. With bins of
+log-odds every entry is looked up.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """A small network on logits: client updates and server averaging.
 
-- Small networks of dense layers, for many clients at once, in numpy.
-
-  A layer is one matrix of shape (n_in + 1, n_out) whose last row is the bias. Products
-  of stacks are one BLAS call of one shape per client, so that a client's numbers do not
-  depend on which others are computed with it.
-
-- Federated averaging of a small network that maps logits to logits.
+Small networks of dense layers, for many clients at once, in numpy. A layer is one
+matrix of shape (n_in + 1, n_out) whose last row is the bias. Products of stacks are one
+BLAS call of one shape per client, so that a client's numbers do not depend on which
+others are computed with it.
 """
 
 from __future__ import annotations

@@ -1,21 +1,17 @@
 """Scaling maps, and the canonical form of the rows that they act on.
 
-- Canonical rows, on which scaling maps act, classes first.
+Vector and matrix scaling are not invariant to a shift of a row, so each row is moved to
+a mean of zero. Entries more than `MAX_SPAN` below the row's maximum (or -inf) are
+masked: they are left out of the mean and have probability 0 whatever the parameters. A
+row whose own class is masked has no finite loss at any parameters and gets weight 0.
 
-  Vector and matrix scaling are not invariant to a shift of a row, so each row is moved
-  to a mean of zero. Entries more than `MAX_SPAN` below the row's maximum (or -inf) are
-  masked: they are left out of the mean and have probability 0 whatever the parameters.
-  A row whose own class is masked has no finite loss at any parameters and gets weight
-  0.
+Arrays have shape (n_classes, n_rows). Every operation acts on entries, or adds up
+classes one after the other, so that a row gives the same bits in any block.
 
-  Arrays have shape (n_classes, n_rows). Every operation acts on entries, or adds up
-  classes one after the other, so that a row gives the same bits in any block.
-
-- Families of scaling maps: vector, matrix and order-preserving.
-
-  A map acts on canonical rows (see `_canonical`): logits of mean zero in units of the
-  temperature, classes first. At `start` each map is the identity, so that the whole is
-  temperature scaling. Parameters are one vector for all rows, or one row per client.
+Families of scaling maps: vector, matrix and order-preserving. A map acts on canonical
+rows (see `canonical`): logits of mean zero in units of the temperature, classes first.
+At `start` each map is the identity, so that the whole is temperature scaling.
+Parameters are one vector for all rows, or one row per client.
 """
 
 from __future__ import annotations

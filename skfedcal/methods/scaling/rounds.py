@@ -2,9 +2,7 @@
 
 - Strength of a ridge from the evidence, on the quadratic model at its centre.
 - Curvature of the summed loss: client sums and server matrices.
-- Exact fit of a scaling map to the pooled log loss, from sums over clients.
 - Limited-memory BFGS for many small problems at once, one row of parameters each.
-- Scaling maps by averaging local fits: Algorithm 2 of the paper.
 """
 
 from __future__ import annotations

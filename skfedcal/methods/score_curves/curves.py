@@ -1,12 +1,8 @@
 """Calibration curves from (noisy) counts of scores: fit, choose and apply them.
 
-- Calibration curves from (noisy) counts of scores: the server's part.
+A curve maps log-odds to calibrated log-odds. Counts have shape (2, n_leaves), negatives
+and positives, and may be negative: they are unbiased, and sums of them are as well.
 
-  A curve maps log-odds to calibrated log-odds. Counts have shape (2, n_leaves),
-  negatives and positives, and may be negative: they are unbiased, and sums of them are
-  as well.
-
-- Platt and beta curves: logistic fits to (noisy) counts.
 - Tests of the input and of a curve on counts, corrected for noise and overfitting.
 - Choice of a curve, and its shrinkage weight.
 - Calibrated logits of all classes from the curves of their scores.

@@ -1,8 +1,4 @@
-"""FedHistogramCalibrator: calibration curves from one score histogram.
-
-- Settings of the histogram that clients send, from public values only.
-- Federated calibration curves from one score histogram.
-"""
+"""FedHistogramCalibrator: calibration curves from one score histogram."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Counts of scores by label and bucket, summed over clients.
-
-- Joint counts of labels and score buckets, on one or more levels of a dyadic tree.
-- Counts of scores by bucket, computed from the rows of a site.
-"""
+"""Counts of scores by label and bucket, summed over clients."""
 
 from __future__ import annotations
 

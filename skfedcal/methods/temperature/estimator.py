@@ -1,8 +1,4 @@
-"""FedTempCalibrator, and the temperature of each client for simulations.
-
-- Federated temperature scaling.
-- Temperature of each single client; for simulations only.
-"""
+"""FedTempCalibrator, and the temperature of each client for simulations."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
 """Temperature scaling under noise: a posterior of the temperature on a grid.
 
-- What the server knows from noisy releases.
-- What clients send, and the rounds: `TemperaturePosterior`.
-
-With ``x = log(1 / T)``, an optimum ``x*``, curvature ``h`` and bend ``a``, the mean log
-loss is modelled as ``h ((exp(a d) - 1) / a - d) / a``, ``d = x - x*``. A client of n
-rows sends the slope and curvature of its summed loss over ``bound + clip n``, cut to
-length 1. The rows of a usual client are unknown, and the cut is a part of the model.
+What clients send, and the rounds: `TemperaturePosterior`. With ``x = log(1 / T)``, an
+optimum ``x*``, curvature ``h`` and bend ``a``, the mean log loss is modelled as ``h
+((exp(a d) - 1) / a - d) / a``, ``d = x - x*``. A client of n rows sends the slope and
+curvature of its summed loss over ``bound + clip n``, cut to length 1. The rows of a
+usual client are unknown, and the cut is a part of the model.
 
 The flow is `start`, then for each release `add_release` and `next_point`, at last
 `best_action`. Everything is a function of released numbers and public constants.

@@ -1,9 +1,4 @@
-"""FedTopBinCalibrator: histogram binning of the most probable class.
-
-- Value of each confidence bin from (noisy) counts of correct and wrong predictions.
-- Federated histogram binning of the most probable class.
-- Set the probability of the most probable class, and adjust the others.
-"""
+"""FedTopBinCalibrator: histogram binning of the most probable class."""
 
 from __future__ import annotations
 

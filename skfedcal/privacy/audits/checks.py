@@ -1,9 +1,4 @@
-"""Checks of single fits and of the noise of many fits.
-
-- Facts about integer noise, from its standard deviation.
-- What the noise of many fits shows: its size, its shape, and whether it is fresh.
-- Checks of the recorded messages and releases of single fits.
-"""
+"""Checks of single fits and of the noise of many fits."""
 
 from __future__ import annotations
 

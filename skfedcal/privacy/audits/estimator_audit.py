@@ -1,9 +1,4 @@
-"""Audit of any estimator: its whole fit, with worst-case clients.
-
-- Worst-case clients (canaries).
-- What is audited: an estimator or a function that releases by a privacy model.
-- Audit of any calibrator: its whole fit, with worst-case clients.
-"""
+"""Audit of any estimator: its whole fit, with worst-case clients."""
 
 from __future__ import annotations
 
