@@ -45,11 +45,8 @@ CHUNK = 1 << 20
 def import_torchvision() -> ModuleType:
     """Return ``torchvision.datasets``.
 
-    Raises
-    ------
-    ImportError
-        If torchvision is not installed, or does not fit the torch that is. The latter
-        comes as RuntimeError or OSError, according to the versions.
+    Raises ImportError: If torchvision is not installed, or does not fit the torch that
+        is. The latter comes as RuntimeError or OSError, according to the versions.
     """
     try:
         return import_module("torchvision.datasets")
@@ -138,16 +135,10 @@ Home = str | os.PathLike[str]
 class Layout:
     """Where the files of a data set lie below `data_home`.
 
-    Parameters
-    ----------
-    title : str
-        Name of the data set, for messages.
-    folders : tuple of str
-        Folders below `data_home` that are searched, in this order.
-    advice : str
-        Where the files come from, for the message that they are missing.
-    of_folders : bool, default=False
-        Whether folders are looked for in place of files.
+    title: Name of the data set, for messages.
+    folders: Folders below `data_home` that are searched, in this order.
+    advice: Where the files come from, for the message that they are missing.
+    of_folders: Whether folders are looked for in place of files.
     """
 
     title: str

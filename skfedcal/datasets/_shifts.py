@@ -547,14 +547,9 @@ def make_shift(
 class World:
     """Classes with normal features of one variance in all directions.
 
-    Parameters
-    ----------
-    means : ndarray of shape (n_classes, n_features)
-        Mean of each class.
-    variance : float
-        Variance of each feature within a class.
-    prior : ndarray of shape (n_classes,)
-        Class probabilities.
+    means of shape (n_classes, n_features): Mean of each class.
+    variance: Variance of each feature within a class.
+    prior of shape (n_classes,): Class probabilities.
     """
 
     means: NDArray

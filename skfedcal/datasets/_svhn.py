@@ -69,17 +69,8 @@ class _Part(NamedTuple):
 def read_matlab(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
     """Read arrays by name; others are skipped.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    names : collection of str
-        Arrays to read, all real numbers.
-
-    Returns
-    -------
-    found : dict of str to ndarray
-        Those of `names` that the file has.
+    names: Arrays to read, all real numbers.
+    Result: Those of `names` that the file has.
     """
     found = {}
     with open(path, "rb") as stream:

@@ -23,13 +23,7 @@ class SelfTestState:
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """Every client sends the same public numbers, whatever its rows are.
-
-    Parameters
-    ----------
-    n_rounds : int, default=1
-        Rounds.
-    """
+    """Every client sends the same public numbers, whatever its rows are."""
 
     # A site answers it without its rows, whatever its policy says about noise.
     reads_rows: ClassVar[bool] = False

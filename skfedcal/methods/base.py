@@ -136,12 +136,8 @@ def read_clients(
 ) -> tuple[FederatedDataset | RemoteDataset, ClassMap]:
     """Clients of a fit, and the label of each column.
 
-    Returns
-    -------
-    clients : FederatedDataset or RemoteDataset
-        Rows with labels as column numbers, or sites that read theirs so.
-    classes : ClassMap
-        Sorted labels and their columns.
+    Result clients: Rows with labels as column numbers, or sites that read theirs so.
+    Result classes: Sorted labels and their columns.
     """
     if is_remote(X):
         clients, classes = X.read(estimator.classes, estimator.input_type)
@@ -172,12 +168,8 @@ def is_remote(X: object) -> TypeGuard[RemoteClients]:
 class RoundCallbacks:
     """Show the rounds of a fit to the callbacks of an estimator.
 
-    Parameters
-    ----------
-    estimator : object
-        With `CallbackSupportMixin`.
-    set_state : callable
-        ``set_state(state, record)`` gives the estimator the state after a round.
+    estimator: With `CallbackSupportMixin`.
+    set_state: ``set_state(state, record)`` gives the estimator the state after a round.
     """
 
     def __init__(

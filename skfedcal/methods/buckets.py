@@ -107,13 +107,8 @@ _MAX_DOUBT = 1 / 16
 class ClassBins:
     """Bins into which the probabilities of all classes are sorted.
 
-    Parameters
-    ----------
-    n_bins : int
-        Number of bins.
-    space : {'prob', 'logit'}, default='prob'
-        Scale on which they have equal width: probability, or log-odds from -16 to 16,
-        with all that is beyond in the outermost two.
+    space: Scale on which they have equal width: probability, or log-odds from -16 to
+        16, with all that is beyond in the outermost two.
     """
 
     n_bins: int

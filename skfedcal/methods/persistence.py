@@ -396,12 +396,8 @@ def _notes(calibrator: Any) -> dict[str, str]:
 class Description:
     """Graph of a calibrator, and its outputs.
 
-    Parameters
-    ----------
-    graph : Graph
-        All operations, including those of the outputs.
-    outputs : dict of str to Value
-        'proba', 'log_proba' and 'label', the number of the most probable class.
+    graph: All operations, including those of the outputs.
+    outputs: 'proba', 'log_proba' and 'label', the number of the most probable class.
     """
 
     graph: Graph

@@ -866,10 +866,7 @@ def allowed_by(word: str) -> frozenset[tuple[str, str]]:
     A word is that of a method ('temperature', 'FedTempCalibrator'), or the name of one
     algorithm ('temperature.posterior/2'). An empty family is any.
 
-    Raises
-    ------
-    ValueError
-        For an unknown word, with the list of known ones.
+    Raises ValueError: For an unknown word, with the list of known ones.
     """
     for method in methods():
         if word.replace("-", "_") == method.word or word in _names_of(method):

@@ -31,10 +31,7 @@ STREAM = 1 << 40
 class Draws:
     """Streams of random numbers, one row per image.
 
-    Parameters
-    ----------
-    keys : ndarray of shape (n_images,)
-        One 64-bit key per image; see `image_keys`.
+    keys of shape (n_images,): One 64-bit key per image; see `image_keys`.
     """
 
     keys: Words
@@ -101,12 +98,9 @@ SMALLEST_SCALE = 0.5
 class Batch:
     """Images as floats, with the random numbers that belong to them.
 
-    Parameters
-    ----------
-    planes : ndarray of shape (n_images, n_channels, height, width)
-        Values in [0, 1]; 1 or 3 channels.
-    draws : Draws
-        Random numbers of each image.
+    planes of shape (n_images, n_channels, height, width): Values in [0, 1]; 1 or 3
+        channels.
+    draws: Random numbers of each image.
     """
 
     planes: Array
@@ -143,12 +137,9 @@ def convolve(planes: Array, kernels: Array) -> Array:
 def splat(offsets: Array, reach: int) -> Array:
     """Make kernels from points, each shared by the four pixels around it.
 
-    Parameters
-    ----------
-    offsets : ndarray of shape (n_kernels, n_points, 2)
-        Row and column of each point relative to the centre.
-    reach : int
-        Kernels have the side ``2 * reach + 1``.
+    offsets of shape (n_kernels, n_points, 2): Row and column of each point relative to
+        the centre.
+    reach: Kernels have the side ``2 * reach + 1``.
     """
     # The share of a pixel falls linearly with the distance, to 0 at one pixel: the
     # kernel is an average of shifted copies with linear interpolation, and acts

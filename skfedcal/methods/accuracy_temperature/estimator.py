@@ -65,17 +65,9 @@ _MAX_PUBLIC = 5000
 def choose_search(params: FedAccTempCalibrator, private: bool) -> Search:
     """Search method for an objective: as given, or the best one.
 
-    Parameters
-    ----------
-    params : FedAccTempCalibrator
-        Estimator whose parameters are read.
-    private : bool
-        Whether there is noise.
-
-    Returns
-    -------
-    search : {'two_point', 'bisect', 'golden', 'newton', 'grid'}
-        The last two are exact.
+    params: Estimator whose parameters are read.
+    private: Whether there is noise.
+    Result: The last two are exact.
     """
     allowed = SEARCHES[params.objective]
     if params.search == "auto" and private:

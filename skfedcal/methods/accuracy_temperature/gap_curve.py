@@ -63,16 +63,9 @@ class Posterior:
 class GapCurves:
     """Family of gap curves, with a prior for the root.
 
-    Parameters
-    ----------
-    n_classes : int
-        Number of classes.
-    low, high : float
-        Range of ``log T``.
-    center : float, default=0.0
-        Centre of the prior of ``log T``.
-    public_curve : tuple of float, default=()
-        Mean confidence of public rows on `CURVE_GRID`, the most likely curve.
+    low, high: Range of ``log T``.
+    center: Centre of the prior of ``log T``.
+    public_curve: Mean confidence of public rows on `CURVE_GRID`, the most likely curve.
     """
 
     n_classes: int
@@ -86,16 +79,10 @@ class GapCurves:
     ) -> Posterior:
         """Posterior of ``log T`` from mean gaps at `points`.
 
-        Parameters
-        ----------
-        points : ndarray of shape (m,)
-            ``log T`` where the gaps were measured.
-        gaps : ndarray of shape (m,)
-            Gap per row.
-        noise : ndarray of shape (m, m)
-            Covariance of the noise in the gaps.
-        n_rows : float
-            Number of rows over which the gaps are averaged.
+        points of shape (m,): ``log T`` where the gaps were measured.
+        gaps of shape (m,): Gap per row.
+        noise of shape (m, m): Covariance of the noise in the gaps.
+        n_rows: Number of rows over which the gaps are averaged.
         """
         grid = np.linspace(self.low, self.high, _N_POINTS)
         prior_sd = _moments(grid, _normalised(self._log_prior(grid)))[1]

@@ -153,14 +153,9 @@ class AccuracyRoot:
     the gaps of rows, and the number of rows. The gap rises with T, so that its sign
     brackets the root; a step that leaves the bracket goes to its end, or halves it.
 
-    Parameters
-    ----------
-    low, high : float
-        Range of ``log T``.
-    start : float, default=0.0
-        First ``log T``.
-    n_rounds : int, default=40
-        Most rounds; three to five are usual.
+    low, high: Range of ``log T``.
+    start: First ``log T``.
+    n_rounds: Most rounds; three to five are usual.
     """
 
     low: float
@@ -270,24 +265,15 @@ class GapState:
 class GapParts:
     """Posterior mean of the temperature at which confidence equals accuracy.
 
-    Parameters
-    ----------
-    low, high : float
-        Range of ``log T``; the queried temperatures divide it evenly.
-    center : float, default=0.0
-        Most likely ``log T`` before anything is known.
-    n_points : int, default=2
-        Temperatures, at least 2.
-    full_rows : float, default=1
-        A client sends means of its rows; with fewer rows than this, in proportion less.
-        0 sends sums over rows, without a bound, and their number.
-    public_curve : tuple of float, default=()
-        See `GapCurves`.
-    n_clients : int, default=0
-        Number of all clients: rounds that query some of them again add noise and no new
-        rows. 0 assumes that rounds query different clients.
-    n_rounds : int, default=1
-        Rounds; sums add up.
+    low, high: Range of ``log T``; the queried temperatures divide it evenly.
+    center: Most likely ``log T`` before anything is known.
+    n_points: Temperatures, at least 2.
+    full_rows: A client sends means of its rows; with fewer rows than this, in
+        proportion less. 0 sends sums over rows, without a bound, and their number.
+    public_curve: See `GapCurves`.
+    n_clients: Number of all clients: rounds that query some of them again add noise and
+        no new rows. 0 assumes that rounds query different clients.
+    n_rounds: Rounds; sums add up.
     """
 
     low: float
@@ -456,27 +442,17 @@ class SearchState:
 class TemperatureSearch:
     """Narrow a bracket of ``log T`` by one query a round.
 
-    Parameters
-    ----------
-    low, high : float
-        Range of ``log T``.
-    objective : {'accuracy', 'nll', 'ece'}, default='accuracy'
-        Gap between accuracy and confidence; log loss; gaps in bins of confidence.
-    search : {'golden', 'bisect'}, default='golden'
-        'golden' compares sizes of the objective; 'bisect' follows the sign of the gap,
-        or of the slope of the log loss.
-    n_rounds : int, default=6
-        Queries.
-    center : float, default=0.0
-        See `GapCurves`.
-    full_rows : float, default=1
-        See `GapParts`.
-    loss_clip : float, default=10.0
-        Bound on a row's log loss, or on the slope of it.
-    n_bins : int, default=15
-        Equal-width bins of confidence for 'ece'.
-    public_curve : tuple of float, default=()
-        See `GapCurves`.
+    low, high: Range of ``log T``.
+    objective ('accuracy', 'nll', 'ece'): Gap between accuracy and confidence; log loss;
+        gaps in bins of confidence.
+    search: 'golden' compares sizes of the objective; 'bisect' follows the sign of the
+        gap, or of the slope of the log loss.
+    n_rounds: Queries.
+    center: See `GapCurves`.
+    full_rows: See `GapParts`.
+    loss_clip: Bound on a row's log loss, or on the slope of it.
+    n_bins: Equal-width bins of confidence for 'ece'.
+    public_curve: See `GapCurves`.
     """
 
     low: float
@@ -662,16 +638,10 @@ class EceGrid:
     The error is not unimodal in T: rows move from bin to bin. It is computed on a grid
     over the whole range, which is refined around its minimum.
 
-    Parameters
-    ----------
-    low, high : float
-        Range of ``log T``.
-    start : float, default=0.0
-        Of several equal minima, the one nearest to this ``log T`` is taken.
-    n_bins : int, default=15
-        Equal-width bins of confidence.
-    n_rounds : int, default=7
-        Grids; seven reach a step of about 1e-9.
+    low, high: Range of ``log T``.
+    start: Of several equal minima, the one nearest to this ``log T`` is taken.
+    n_bins: Equal-width bins of confidence.
+    n_rounds: Grids; seven reach a step of about 1e-9.
     """
 
     low: float

@@ -48,16 +48,10 @@ class SoftmaxMoments:
 
     Works in shared buffers: valid until the next one is made in the same thread.
 
-    Parameters
-    ----------
-    block : Block
-        Rows, labels and clients.
-    away : ndarray of shape (n_classes, n_rows)
-        Result of `gaps` for the block.
-    beta : float
-        Inverse temperature.
-    bias : ndarray of shape (n_classes,)
-        Class biases.
+    block: Rows, labels and clients.
+    away of shape (n_classes, n_rows): Result of `gaps` for the block.
+    beta: Inverse temperature.
+    bias of shape (n_classes,): Class biases.
     """
 
     def __init__(self, block: Block, away: Array, beta: float, bias: Array) -> None:

@@ -110,13 +110,9 @@ class BiasTemperatureNewton:
     curvature at one point. A step to a worse point is shortened: the loss never
     increases from round to round.
 
-    Parameters
-    ----------
-    ridge : float, default=1e-5
-        Weight of ``|b|^2 / 2`` beside the mean log loss. It keeps the bias of a class
-        without rows finite and makes the biases add up to 0.
-    n_rounds : int, default=30
-        Most rounds; outputs of real networks take 3 or 4.
+    ridge: Weight of ``|b|^2 / 2`` beside the mean log loss. It keeps the bias of a
+        class without rows finite and makes the biases add up to 0.
+    n_rounds: Most rounds; outputs of real networks take 3 or 4.
     """
 
     ridge: float = 1e-5
@@ -431,16 +427,10 @@ class BiasTemperaturePosterior:
     average by the posterior mean under a normal prior whose spread it learns from the
     average itself.
 
-    Parameters
-    ----------
-    prior : tuple of float, default=()
-        Class frequencies of the population; empty leaves residuals unadjusted.
-    private_prior : bool, default=False
-        Spend the first round on label frequencies and adjust by these.
-    clip : float, default=RESIDUAL_CLIP
-        Bound on the length of a client's mean residual.
-    n_rounds : int, default=5
-        Releases.
+    prior: Class frequencies of the population; empty leaves residuals unadjusted.
+    private_prior: Spend the first round on label frequencies and adjust by these.
+    clip: Bound on the length of a client's mean residual.
+    n_rounds: Releases.
     """
 
     prior: tuple[float, ...] = ()
@@ -678,12 +668,8 @@ class BiasTemperatureResidual:
     One round sums the residuals between labels and probabilities, the next one the loss
     with and without the correction, which is left out if it does not help.
 
-    Parameters
-    ----------
-    ridge : float, default=1e-5
-        As in `BiasTemperatureNewton`.
-    n_rounds : int, default=32
-        Most rounds; the last two are for the bins.
+    ridge: As in `BiasTemperatureNewton`.
+    n_rounds: Most rounds; the last two are for the bins.
     """
 
     ridge: float = 1e-5
@@ -772,16 +758,10 @@ def shrunken_residuals(residual: Array, weight: Array, variance: Array) -> Array
     First the curve of all classes together, then the deviation of each class from it,
     both shrunk by how far their variance exceeds the sampling variance of the labels.
 
-    Parameters
-    ----------
-    residual, weight, variance : ndarray of shape (n_classes, n_bins)
-        Sums of ``h (y - q)``, ``h s`` and ``h^2 q (1 - q)``, for the hat function h and
-        the factor s that fades below the first node.
-
-    Returns
-    -------
-    ndarray of shape (n_classes, n_bins)
-        Corrections in [-1, 1].
+    residual, weight, variance of shape (n_classes, n_bins): Sums of ``h (y - q)``, ``h
+        s`` and ``h^2 q (1 - q)``, for the hat function h and the factor s that fades
+        below the first node.
+    Result of shape (n_classes, n_bins): Corrections in [-1, 1].
     """
     common = _shrunken(residual.sum(axis=0), weight.sum(axis=0), variance.sum(axis=0))
     own = _shrunken(residual - weight * common, weight, variance)
@@ -802,16 +782,9 @@ def _shrunken(residual: Array, weight: Array, variance: Array) -> Array:
 def corrected(log_proba: Array, table: Array) -> Array:
     """Logarithm of the corrected probabilities, which need not add up to 1.
 
-    Parameters
-    ----------
-    log_proba : ndarray of shape (n_classes, n_rows)
-        Logarithm of probabilities.
-    table : ndarray of shape (n_classes, n_bins)
-        Corrections.
-
-    Returns
-    -------
-    ndarray of shape (n_classes, n_rows)
+    log_proba of shape (n_classes, n_rows): Logarithm of probabilities.
+    table of shape (n_classes, n_bins): Corrections.
+    Result of shape (n_classes, n_rows).
     """
     proba = np.exp(log_proba)
     index, part = _position(log_proba, proba)

@@ -92,25 +92,15 @@ def bbq_table(
 ) -> tuple[BinTable, Array]:
     """Averaged table of one histogram of 2**M bins per class, and the level weights.
 
-    Parameters
-    ----------
-    positive, negative : ndarray of shape (n_classes, 2**M)
-        Released counts.
-    noise : pair of float, default=(0.0, 0.0)
-        Standard deviation of the noise in a positive and in a negative count.
-    frequency : bool, default=False
-        Plain frequencies, as printed in the paper: without prior and without correction
-        for noise; an empty bin keeps the midpoints of the finest bins.
-    levels : Levels, default=None
-        Histograms to average; None has bins of equal width in probability.
-
-    Returns
-    -------
-    table : BinTable
-        Of shape (n_classes, 2**M), with slopes if there is noise; the slopes neglect
-        the change of the level weights.
-    shares : ndarray of shape (n_classes, M)
-        Weight of each level: its score over the sum of the scores.
+    positive, negative of shape (n_classes, 2**M): Released counts.
+    noise: Standard deviation of the noise in a positive and in a negative count.
+    frequency: Plain frequencies, as printed in the paper: without prior and without
+        correction for noise; an empty bin keeps the midpoints of the finest bins.
+    levels: Histograms to average; None has bins of equal width in probability.
+    Result table: Of shape (n_classes, 2**M), with slopes if there is noise; the slopes
+        neglect the change of the level weights.
+    Result shares of shape (n_classes, M): Weight of each level: its score over the sum
+        of the scores.
     """
     levels = Levels.of(positive.shape[1]) if levels is None else levels
     own, other = levels.merge(positive), levels.merge(negative)

@@ -59,19 +59,10 @@ _MAX_SHARE = 1 / 8
 def look_up(logits: Array, table: Array, space: Literal["logit", "prob"]) -> Array:
     """Replace centred logits, in place, by values of their bins.
 
-    Parameters
-    ----------
-    logits : ndarray of shape (n_samples, n_classes)
-        C-contiguous, each row with maximum 0.
-    table : ndarray of shape (n_classes, n_bins)
-        Value of each bin, in the dtype of `logits`.
-    space : {'logit', 'prob'}
-        Scale on which bins have equal width.
-
-    Returns
-    -------
-    ndarray of shape (n_samples, n_classes)
-        `logits` itself.
+    logits of shape (n_samples, n_classes): C-contiguous, each row with maximum 0.
+    table of shape (n_classes, n_bins): Value of each bin, in the dtype of `logits`.
+    space: Scale on which bins have equal width.
+    Result of shape (n_samples, n_classes): `logits` itself.
     """
     n_classes = logits.shape[1]
     bins = ClassBins(table.shape[1], space)
@@ -317,18 +308,10 @@ class HistogramCalibrator(BaseCalibrator):
 def class_weights(state: HistogramState, totals: ArrayLike | None = None) -> Array:
     """Weight of the bins of each class, between 0 (none) and 1.
 
-    Parameters
-    ----------
-    state : HistogramState
-        Released counts and their noise.
-    totals : array-like of shape (n_classes,), default=None
-        Rows of each class at all clients.
-
-    Returns
-    -------
-    weights : ndarray of shape (n_classes,)
-        Section 4.1 of the paper; under noise appendix B.5, with the noise of all
-        rounds and without negative weights.
+    state: Released counts and their noise.
+    totals of shape (n_classes,): Rows of each class at all clients.
+    Result of shape (n_classes,): Section 4.1 of the paper; under noise appendix B.5,
+        with the noise of all rounds and without negative weights.
     """
     rows = state.positive.sum(axis=1)
     if state.noise_positive:

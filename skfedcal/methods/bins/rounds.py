@@ -51,24 +51,15 @@ class HistogramState:
 class ClassHistograms:
     """Count positives and negatives of each class by bin of its predicted probability.
 
-    Parameters
-    ----------
-    n_bins : int, default=15
-        Bins per class.
-    clip_positive, clip_negative : float, default=None
-        L2 bounds on a client's two sets of counts; a client beyond either of them is
-        scaled down as a whole.
-    per_class : bool, default=False
-        Clip each class by itself, as Algorithm 1 of the paper prints it; the bound on
-        the whole grows with the square root of the number of classes.
-    weighted : bool, default=False
-        Rows carry weights, so that counts are real numbers.
-    n_rounds : int, default=1
-        Rounds; counts add up.
-    population : int, default=1
-        Number of all clients, asked or not; stored in the state.
-    space : {'prob', 'logit'}, default='prob'
-        Scale on which bins have equal width, as in `ClassBins`.
+    n_bins: Bins per class.
+    clip_positive, clip_negative: L2 bounds on a client's two sets of counts; a client
+        beyond either of them is scaled down as a whole.
+    per_class: Clip each class by itself, as Algorithm 1 of the paper prints it; the
+        bound on the whole grows with the square root of the number of classes.
+    weighted: Rows carry weights, so that counts are real numbers.
+    n_rounds: Rounds; counts add up.
+    population: Number of all clients, asked or not; stored in the state.
+    space: Scale on which bins have equal width, as in `ClassBins`.
     """
 
     n_bins: int = 15
@@ -200,13 +191,10 @@ def _norms(counts: Array) -> Array:
 class BinTable:
     """Value of each bin, and its derivatives in the counts of that bin.
 
-    Parameters
-    ----------
-    values : ndarray of shape (n_classes, n_bins)
-        Calibrated probabilities.
-    rise, fall : ndarray of shape (n_classes, n_bins), default=None
-        Increase of the value of the bin by one more positive row, and decrease by one
-        more negative row. Only needed under noise.
+    values of shape (n_classes, n_bins): Calibrated probabilities.
+    rise, fall of shape (n_classes, n_bins): Increase of the value of the bin by one
+        more positive row, and decrease by one more negative row. Only needed under
+        noise.
     """
 
     values: Array

@@ -45,12 +45,8 @@ def start_params(shapes: Sequence[tuple[int, int]], bias: float, seed: int) -> A
 def forward(layers: Sequence[Array], rows: Array) -> list[Array]:
     """Inputs of each layer, with their column of ones, and the output.
 
-    Parameters
-    ----------
-    layers : list of ndarray of shape (n_clients, n_in + 1, n_out)
-        Layers of each client.
-    rows : ndarray of shape (n_clients, n_rows, n_in)
-        Input, padded to the same number of rows.
+    layers of shape (n_clients, n_in + 1, n_out): Layers of each client.
+    rows of shape (n_clients, n_rows, n_in): Input, padded to the same number of rows.
     """
     inputs: list[Array] = []
     for layer in layers:
@@ -144,23 +140,13 @@ class MLPAveraging:
     A client starts at the server's parameters, runs `epochs` passes over its own rows
     and sends the difference; the server adds the mean of the differences.
 
-    Parameters
-    ----------
-    hidden : tuple of int, default=(64, 64)
-        Widths of the hidden layers.
-    epochs, batch_size : int, default=3, 32
-        Passes over a client's rows, and rows of one step.
-    learning_rate : float, default=0.01
-        Step length.
-    order_preserving : bool, default=True
-        Whether the network gives factors of the gaps between sorted logits, or terms
-        that are added to the logits.
-    clip : float, default=None
-        L2 bound on the difference that a client sends.
-    seed : int, default=0
-        Seed of the first parameters; public.
-    n_rounds : int, default=12
-        Rounds.
+    hidden: Widths of the hidden layers.
+    epochs, batch_size: Passes over a client's rows, and rows of one step.
+    learning_rate: Step length.
+    order_preserving: Whether the network gives factors of the gaps between sorted
+        logits, or terms that are added to the logits.
+    clip: L2 bound on the difference that a client sends.
+    seed: Seed of the first parameters; public.
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -250,12 +236,8 @@ class MLPAveraging:
     def gradients(self, layers: list[Array], batch: Batch) -> list[Array]:
         """Gradients of each client's weighted log loss on its part of a batch.
 
-        Parameters
-        ----------
-        layers : list of ndarray of shape (n_clients, n_in + 1, n_out)
-            Layers of each client.
-        batch : Batch
-            As many rows of each client.
+        layers of shape (n_clients, n_in + 1, n_out): Layers of each client.
+        batch: As many rows of each client.
         """
         *inputs, output = forward(layers, batch.rows)
         if not self.order_preserving:
@@ -289,12 +271,9 @@ class MLPAveraging:
 class Batch:
     """Rows with the values that the loss needs; with any leading axes.
 
-    Parameters
-    ----------
-    rows, masked, order, gaps : ndarray of shape (..., n_classes)
-        As in `CanonicalRows`, classes last; `masked` is None when nothing is.
-    labels, weights : ndarray of shape (...)
-        Class and weight of each row.
+    rows, masked, order, gaps of shape (..., n_classes): As in `CanonicalRows`, classes
+        last; `masked` is None when nothing is.
+    labels, weights of shape (...): Class and weight of each row.
     """
 
     rows: Array

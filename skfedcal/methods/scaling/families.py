@@ -32,18 +32,14 @@ from skfedcal.contract import Array
 class CanonicalRows:
     """Rows of mean zero, in units of the temperature.
 
-    Parameters
-    ----------
-    values : ndarray of shape (n_classes, n_rows)
-        Centred logits over the temperature; 0 where masked.
-    masked : ndarray of shape (n_classes, n_rows) or None
-        Entries of probability 0; None if no entry is 0.
-    ranks : ndarray of shape (n_classes, n_rows)
-        Classes of each row from the largest entry down, ties in column order; empty
-        where the order does not matter.
-    gaps : ndarray of shape (n_classes, n_rows)
-        How far the entry of each rank lies above the next one; 0 above a masked entry
-        and at the bottom.
+    values of shape (n_classes, n_rows): Centred logits over the temperature; 0 where
+        masked.
+    masked of shape (n_classes, n_rows) or None: Entries of probability 0; None if no
+        entry is 0.
+    ranks of shape (n_classes, n_rows): Classes of each row from the largest entry down,
+        ties in column order; empty where the order does not matter.
+    gaps of shape (n_classes, n_rows): How far the entry of each rank lies above the
+        next one; 0 above a masked entry and at the bottom.
     """
 
     values: Array

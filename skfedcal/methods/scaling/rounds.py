@@ -386,16 +386,10 @@ class PooledFit:
     per class and few classes the steps are Newton's; else a limited-memory quasi-Newton
     method starts from the curvature that clients send.
 
-    Parameters
-    ----------
-    family : VectorMap, MatrixMap or OrderPreservingMap
-        The map.
-    l2 : tuple of (float or None), default=(1.0, 1.0)
-        Strength of the ridge of each group of parameters, which adds
-        ``l2 / (2 n) * sum((params - start) ** 2)`` to the mean loss of n rows, in
-        units of the temperature. None takes the strength of largest evidence.
-    n_rounds : int, default=100
-        Most rounds.
+    l2: Strength of the ridge of each group of parameters, which adds ``l2 / (2 n) *
+        sum((params - start) ** 2)`` to the mean loss of n rows, in units of the
+        temperature. None takes the strength of largest evidence.
+    n_rounds: Most rounds.
     """
 
     family: Family
@@ -713,20 +707,10 @@ class LocalAverage:
     A client sends the difference between its parameters and the server's; the server
     adds the mean of the differences.
 
-    Parameters
-    ----------
-    family : VectorMap, MatrixMap or OrderPreservingMap
-        The map.
-    local_solver : {'lbfgs', 'gd'}, default='lbfgs'
-        Quasi-Newton steps, or gradient steps of fixed rate on the mean loss.
-    local_iter : int, default=50
-        Steps of each client and round.
-    learning_rate : float, default=0.01
-        Rate of gradient steps.
-    clip : float, default=None
-        Bound on the L2 norm of the difference that a client sends.
-    n_rounds : int, default=5
-        Rounds.
+    local_solver: Quasi-Newton steps, or gradient steps of fixed rate on the mean loss.
+    local_iter: Steps of each client and round.
+    learning_rate: Rate of gradient steps.
+    clip: Bound on the L2 norm of the difference that a client sends.
     """
 
     family: Family

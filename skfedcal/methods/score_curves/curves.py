@@ -45,16 +45,12 @@ _END_ROWS = 0.5
 class Curve:
     """A calibration map of one score; monotone unless it has steps.
 
-    Parameters
-    ----------
-    kind : {'steps', 'line', 'platt', 'beta'}
-        Constant between points; straight between points, in probabilities; or a sigmoid
-        of two or three coefficients.
-    points : ndarray
-        Log-odds between steps; probabilities of the corners of a line; else empty.
-    values : ndarray
-        Probabilities of steps (one more than points) or of corners; or coefficients:
-        ``(a, b)`` of ``a z + b``, ``(a, b, c)`` of ``a log p - b log(1 - p) + c``.
+    kind ('steps', 'line', 'platt', 'beta'): Constant between points; straight between
+        points, in probabilities; or a sigmoid of two or three coefficients.
+    points: Log-odds between steps; probabilities of the corners of a line; else empty.
+    values: Probabilities of steps (one more than points) or of corners; or
+        coefficients: ``(a, b)`` of ``a z + b``, ``(a, b, c)`` of ``a log p - b log(1 -
+        p) + c``.
     """
 
     kind: Kind
@@ -90,16 +86,10 @@ class Curve:
 class Leaves:
     """Counts of one score, their positions and their noise.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (2, n_leaves)
-        Negatives and positives; not clipped.
-    odds : ndarray of shape (n_leaves,)
-        Log-odds that represent each leaf.
-    edges : ndarray of shape (n_leaves - 1,)
-        Log-odds between leaves.
-    noise : NoiseModel
-        Noise distribution of the counts.
+    counts of shape (2, n_leaves): Negatives and positives; not clipped.
+    odds of shape (n_leaves,): Log-odds that represent each leaf.
+    edges of shape (n_leaves - 1,): Log-odds between leaves.
+    noise: Noise distribution of the counts.
     """
 
     counts: Array
@@ -510,14 +500,9 @@ def saving(leaves: Leaves, curve: Curve, *, averaged: bool = False) -> Array:
     times the derivative of the logs of the curve. In coordinates of the fit that have
     unit curvature it is the sum of the variances of the scores.
 
-    Parameters
-    ----------
-    leaves : Leaves
-        Counts that the curve was fitted to.
-    curve : Curve
-        Fitted curve.
-    averaged : bool, default=False
-        The curve is an average over histograms (BBQ).
+    leaves: Counts that the curve was fitted to.
+    curve: Fitted curve.
+    averaged: The curve is an average over histograms (BBQ).
     """
     odds = leaves.inner_odds()
     new = curve(odds)
@@ -586,18 +571,11 @@ AUTO = ("platt", "isotonic")
 class Choice:
     """Curves of one method, with their evidence, gain and weight.
 
-    Parameters
-    ----------
-    method : str
-        Method of the curves.
-    curves : list of Curve
-        One for each score.
-    gain : float
-        Estimated decrease of the log loss per row on new rows.
-    evidence : float
-        Standard deviations by which labels differ from the scores.
-    weight : float
-        Weight of the curves in the calibrated log-odds, the rest being that of the
+    method: Method of the curves.
+    curves: One for each score.
+    gain: Estimated decrease of the log loss per row on new rows.
+    evidence: Standard deviations by which labels differ from the scores.
+    weight: Weight of the curves in the calibrated log-odds, the rest being that of the
         input; 0 if the evidence or the gain is too small.
     """
 

@@ -60,25 +60,16 @@ class ScoreCounts:
     a label, 0 or 1; it falls into one cell per level, so that a client with one row has
     L1 norm 1 on each level.
 
-    Parameters
-    ----------
-    levels : tuple of int
-        Increasing depths: level ``b`` has ``2**b`` equal buckets, the last one closed.
-    max_examples : int, default=None
-        Maximum number of rows of a client; chosen by a hash of their number at the
-        client.
-    clip : float, default=None
-        Bound on the contribution of a client on one level; None for exact sums.
-    norm : {'l1', 'l2'}, default='l1'
-        Norm of the bound.
-    weighting : {'example', 'client'}, default='example'
-        Every row counts 1, or the rows of a client add up to 1.
-    by_round : bool, default=False
-        Query one level in each round, for cohorts that are asked once.
-    salt : int, default=0
-        Public salt of the hash that chooses rows.
-    n_rounds : int, default=1
-        Rounds; sums add up.
+    levels: Increasing depths: level ``b`` has ``2**b`` equal buckets, the last one
+        closed.
+    max_examples: Maximum number of rows of a client; chosen by a hash of their number
+        at the client.
+    clip: Bound on the contribution of a client on one level; None for exact sums.
+    norm: Norm of the bound.
+    weighting: Every row counts 1, or the rows of a client add up to 1.
+    by_round: Query one level in each round, for cohorts that are asked once.
+    salt: Public salt of the hash that chooses rows.
+    n_rounds: Rounds; sums add up.
     """
 
     levels: tuple[int, ...]
@@ -261,26 +252,17 @@ class ClassScoreCounts(ScoreCounts):
 
     Rows are in the columns that a site has them in: one per class, or one fewer.
 
-    Parameters
-    ----------
-    scores : {'binary', 'top', 'ovr'}, default='binary'
-        Score and label of a row: one of two classes; the most probable class and
+    scores: Score and label of a row: one of two classes; the most probable class and
         whether it is correct; or every class against the rest, which makes as many
         tables, and as many times the norm, as there are classes.
-    space : {'both', 'prob', 'logit'}, default='logit'
-        Scale on which buckets have equal width; 'both' is the mean of the other two.
-    n_classes : int, default=2
-        Classes.
-    weighted : bool, default=False
-        Rows carry weights, so that counts are real numbers; with ``weighting='client'``
-        they are not read.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in the columns.
-    positive : {0, 1}, default=1
-        Label, and column, of the positive class, for 'binary'; one column alone is that
-        of the positive class.
-    cut : float, default=None
-        Two buckets in place of those of `space`, for 'binary': probabilities below
+    space ('both', 'prob', 'logit'): Scale on which buckets have equal width; 'both' is
+        the mean of the other two.
+    weighted: Rows carry weights, so that counts are real numbers; with
+        ``weighting='client'`` they are not read.
+    input_type ('logits', 'log_proba', 'proba'): Type of the scores in the columns.
+    positive (0, 1): Label, and column, of the positive class, for 'binary'; one column
+        alone is that of the positive class.
+    cut: Two buckets in place of those of `space`, for 'binary': probabilities below
         `cut`, and from it on.
     """
 

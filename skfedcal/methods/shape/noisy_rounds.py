@@ -145,19 +145,13 @@ class ShapePosterior:
     3. Shape: a client sends slope and curvature of its summed loss in the whitened
        shape, over ``bound + 0.25 n``.
 
-    Parameters
-    ----------
-    signal : float, default=20.0
-        Number of clients times mu, the Gaussian differential privacy of all releases
-        together: the bounds of each stage.
-    weights : tuple of float, default=(0.22, 0.5, 0.28)
-        Part of mu squared of temperature, biases and shape; a part of 0 is left out.
-    prior : tuple of float, default=()
-        Class frequencies of the population; empty if they are not known.
-    keep_order : bool, default=False
-        Scale the shape down until the order of classes cannot change.
-    n_rounds : int, default=10
-        Releases.
+    signal: Number of clients times mu, the Gaussian differential privacy of all
+        releases together: the bounds of each stage.
+    weights: Part of mu squared of temperature, biases and shape; a part of 0 is left
+        out.
+    prior: Class frequencies of the population; empty if they are not known.
+    keep_order: Scale the shape down until the order of classes cannot change.
+    n_rounds: Releases.
     """
 
     signal: float = 20.0
@@ -468,12 +462,8 @@ _CELLS = 1 << 15
 def stage_weights(signal: float, biases: bool) -> tuple[float, float, float]:
     """Part of mu squared of temperature, biases and shape, by public numbers.
 
-    Parameters
-    ----------
-    signal : float
-        Number of clients times mu.
-    biases : bool
-        Whether the map has biases.
+    signal: Number of clients times mu.
+    biases: Whether the map has biases.
     """
     if signal < MAP_SIGNAL:
         return SHARES_TEMPERATURE
@@ -495,14 +485,9 @@ def planned_stages(
 def bias_shrinkage(length: float, n_free: int, variance: float) -> float:
     """Posterior mean of biases over their estimate.
 
-    Parameters
-    ----------
-    length : float
-        Squared length of the estimate of the biases, with `n_free` free numbers.
-    n_free : int
-        Biases less one.
-    variance : float
-        Variance of each of its entries.
+    length: Squared length of the estimate of the biases, with `n_free` free numbers.
+    n_free: Biases less one.
+    variance: Variance of each of its entries.
     """
     none, some = variance + _SPIKE_SPREAD**2, _SPREADS**2 + variance
     odds = -n_free / 2 * np.log(some / none) - length / 2 / some + length / 2 / none

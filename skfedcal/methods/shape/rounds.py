@@ -155,18 +155,11 @@ class MapNewton:
     them, with the input, on the others; and the last rounds continue the fit of the
     chosen map with all rows.
 
-    Parameters
-    ----------
-    kinds : tuple of str, default=('S',)
-        Maps to fit, out of 'T', 'S', 'B', 'BS' and 'SM'.
-    choose : bool, default=False
-        Compare the maps on held-back rows. Without it there is one map.
-    margin : float, default=0.0
-        Standard errors by which a map must be better than one with fewer numbers.
-    keep_order : bool, default=False
-        Scale the shape down until the order of classes cannot change.
-    n_rounds : int, default=60
-        Most rounds.
+    kinds: Maps to fit, out of 'T', 'S', 'B', 'BS' and 'SM'.
+    choose: Compare the maps on held-back rows. Without it there is one map.
+    margin: Standard errors by which a map must be better than one with fewer numbers.
+    keep_order: Scale the shape down until the order of classes cannot change.
+    n_rounds: Most rounds.
     """
 
     kinds: tuple[str, ...] = ("S",)

@@ -32,10 +32,7 @@ class LossDerivatives:
 
     What a call returns is valid until the next call in the same thread.
 
-    Parameters
-    ----------
-    dtype : dtype
-        Type of the buffers; results are float64.
+    dtype: Type of the buffers; results are float64.
     """
 
     def __init__(self, dtype: Any) -> None:
@@ -44,9 +41,7 @@ class LossDerivatives:
     def __call__(self, rows: Array, labels: Array, beta: Any, order: int = 2) -> Array:
         """Derivatives 1 to `order` (at most 5) at `beta`, one number or one per row.
 
-        Returns
-        -------
-        ndarray of shape (order, n_rows)
+        Result of shape (order, n_rows).
         """
         beta = np.asarray(beta, dtype=self.dtype)
         raw = scratch("raw", (order, len(labels)), np.float64)

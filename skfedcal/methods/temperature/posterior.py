@@ -61,14 +61,9 @@ _SHAPE = np.broadcast_shapes(*(np.shape(a) for a in (_OPTIMUM, _H, _A, _ROWS)))
 class Action(NamedTuple):
     """Point of least posterior expected loss.
 
-    Parameters
-    ----------
-    log_beta : float
-        The point, ``log(1 / T)``.
-    gain : float
-        Expected decrease of the mean log loss from ``T = 1``; never negative.
-    sd : float
-        Posterior standard deviation of the optimum.
+    log_beta: The point, ``log(1 / T)``.
+    gain: Expected decrease of the mean log loss from ``T = 1``; never negative.
+    sd: Posterior standard deviation of the optimum.
     """
 
     log_beta: float
@@ -79,10 +74,7 @@ class Action(NamedTuple):
 def sum_bound(noise: float) -> float:
     """Bound on the summed slope of a client of few rows.
 
-    Parameters
-    ----------
-    noise : float
-        Standard deviation of the noise in a released mean over clients.
+    noise: Standard deviation of the noise in a released mean over clients.
     """
     ratio = max(noise, 1e-9) / _ROW_NOISE
     return _ROW_SLOPE * float(np.clip(ratio**_ROW_POWER, *_ROW_RANGE))
@@ -112,18 +104,13 @@ def add_release(
 ) -> Array:
     """Log-likelihood after one more release.
 
-    Parameters
-    ----------
-    log_like : ndarray
-        Log-likelihood before it.
-    release : ndarray of shape (2,)
-        Mean over clients of slope and curvature, each client cut to length 1.
-    point, clip, bound : float
-        The broadcast: ``log(1 / T)`` and the numbers in ``bound + clip n``.
-    noise : float
-        Standard deviation of the noise in the mean.
-    n_clients : int
-        Clients in the mean.
+    log_like: Log-likelihood before it.
+    release of shape (2,): Mean over clients of slope and curvature, each client cut to
+        length 1.
+    point, clip, bound: The broadcast: ``log(1 / T)`` and the numbers in ``bound + clip
+        n``.
+    noise: Standard deviation of the noise in the mean.
+    n_clients: Clients in the mean.
     """
     away = point - _OPTIMUM
     growth = np.exp(np.clip(_A * away, -20, 20))
@@ -155,12 +142,8 @@ def next_point(log_like: Array) -> tuple[float, float]:
 def best_action(log_like: Array, spike: float) -> Action:
     """Point of least expected loss, under a prior with a spike at ``T = 1``.
 
-    Parameters
-    ----------
-    log_like : ndarray
-        Log-likelihood of all releases.
-    spike : float
-        Prior probability that the model is calibrated already, see `spike_weight`.
+    log_like: Log-likelihood of all releases.
+    spike: Prior probability that the model is calibrated already, see `spike_weight`.
     """
     cells = _posterior(log_like, _final_prior(_GRID, spike)).sum(axis=3)
     # Curvature-weighted probability of each optimum and bend.
@@ -178,10 +161,7 @@ def best_action(log_like: Array, spike: float) -> Action:
 def spike_weight(signal: float) -> float:
     """Prior probability that the model is calibrated already.
 
-    Parameters
-    ----------
-    signal : float
-        Number of clients times mu, the GDP parameter of all releases together.
+    signal: Number of clients times mu, the GDP parameter of all releases together.
     """
     return _STRICT_SPIKE if signal < _STRICT_BELOW else _SPIKE
 
@@ -294,16 +274,12 @@ class TemperaturePosterior:
     (`skfedcal.methods.temperature.posterior`). The same rounds serve clients of one
     row and of thousands.
 
-    Parameters
-    ----------
-    clip : float, default=None
-        Bound on a client's mean slope in every round, whatever its rows; None follows
+    clip: Bound on a client's mean slope in every round, whatever its rows; None follows
         a public schedule of `clip` and `bound`.
-    signal : float, default=20.0
-        Number of clients times mu, the Gaussian differential privacy of all releases
-        together, as far as it is known beforehand: the clips of the first round.
-    n_rounds : int, default=5
-        Releases.
+    signal: Number of clients times mu, the Gaussian differential privacy of all
+        releases together, as far as it is known beforehand: the clips of the first
+        round.
+    n_rounds: Releases.
     """
 
     clip: float | None = None

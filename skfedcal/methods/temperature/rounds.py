@@ -330,12 +330,8 @@ class TemperatureGrid:
     slope in ``1 / T`` only, which is monotone: an isotonic fit of the noisy curve
     gives the root.
 
-    Parameters
-    ----------
-    n_points : int, default=47
-        Grid points.
-    clip : float, default=None
-        L2 bound on a client's curve.
+    n_points: Grid points.
+    clip: L2 bound on a client's curve.
     """
 
     n_points: int = 47
@@ -503,13 +499,9 @@ class TemperatureAverage:
     A client sends the difference between its own optimum, in [0.05, 20], and the
     server's temperature; the server adds the mean of the differences.
 
-    Parameters
-    ----------
-    clip : float, default=None
-        Bound on the difference that a client sends.
-    n_rounds : int, default=1
-        Local optima do not depend on the server's value, so that rounds matter only
-        with clipping, noise or changing cohorts.
+    clip: Bound on the difference that a client sends.
+    n_rounds: Local optima do not depend on the server's value, so that rounds matter
+        only with clipping, noise or changing cohorts.
     """
 
     clip: float | None = None
@@ -724,16 +716,11 @@ class SlopePosterior:
     a normal prior; releases that were queried far from their estimate are
     down-weighted.
 
-    Parameters
-    ----------
-    clip : float, default=None
-        Bound on a client's mean slope in every round; None follows a public schedule.
-    curvature_clip : float, default=1.0
-        Bound on a client's mean curvature.
-    full_rows : int, default=25
-        A client with this many rows has full weight, one with fewer in proportion.
-    n_rounds : int, default=5
-        Releases; more of them reach temperatures far from 1 and cost little.
+    clip: Bound on a client's mean slope in every round; None follows a public schedule.
+    curvature_clip: Bound on a client's mean curvature.
+    full_rows: A client with this many rows has full weight, one with fewer in
+        proportion.
+    n_rounds: Releases; more of them reach temperatures far from 1 and cost little.
     """
 
     clip: float | None = None

@@ -57,15 +57,10 @@ _MAX_STEPS, _CLOSE = 200, 1e-12
 class TopTable:
     """Table of calibrated confidences.
 
-    Parameters
-    ----------
-    values : ndarray of shape (n_bins,)
-        New confidence in the middle of the bin.
-    trust : ndarray of shape (n_bins,)
-        Weight of the counts of the bin, from 0 to 1: inside the bin, the new confidence
-        has a slope of ``1 - trust`` in the old one.
-    nothing : float
-        Posterior probability that the input needs no correction; NaN if not known.
+    values of shape (n_bins,): New confidence in the middle of the bin.
+    trust of shape (n_bins,): Weight of the counts of the bin, from 0 to 1: inside the
+        bin, the new confidence has a slope of ``1 - trust`` in the old one.
+    nothing: Posterior probability that the input needs no correction; NaN if not known.
     """
 
     values: Array
@@ -384,16 +379,9 @@ def temper_to(logits: Array, own: Array) -> Array:
     less than an equal share, or more than one half for two tied classes, are
     approximated.
 
-    Parameters
-    ----------
-    logits : ndarray of shape (n_rows, n_classes)
-        Centred logits.
-    own : ndarray of shape (n_rows,)
-        Probability of the largest, strictly inside (0, 1).
-
-    Returns
-    -------
-    logits : ndarray of shape (n_rows, n_classes), float64
+    logits of shape (n_rows, n_classes): Centred logits.
+    own of shape (n_rows,): Probability of the largest, strictly inside (0, 1).
+    Result of shape (n_rows, n_classes), float64.
     """
     return temper_to_odds(logits, -np.log((1 - own) / own))
 

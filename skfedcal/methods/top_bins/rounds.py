@@ -34,19 +34,12 @@ class TopBinCounts:
     One row is in one cell of both tables together: its L1 norm is 1, while numbers of
     correct and of all predictions would have 2.
 
-    Parameters
-    ----------
-    n_bins : int, default=15
-        Equal-width bins of [0, 1].
-    max_examples : int, default=None
-        Maximum number of rows of a client; chosen by a hash of their number at the
-        client.
-    clip : float, default=None
-        L1 bound on the contribution of a client; None for exact sums.
-    weighted : bool, default=False
-        Rows carry weights, so that counts are real numbers.
-    n_rounds : int, default=1
-        Rounds; counts add up.
+    n_bins: Equal-width bins of [0, 1].
+    max_examples: Maximum number of rows of a client; chosen by a hash of their number
+        at the client.
+    clip: L1 bound on the contribution of a client; None for exact sums.
+    weighted: Rows carry weights, so that counts are real numbers.
+    n_rounds: Rounds; counts add up.
     """
 
     n_bins: int = 15
