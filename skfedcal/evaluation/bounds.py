@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._docs import SharedDocs
 from skfedcal._params import as_number, check_flag
 from skfedcal.clients.arrays import read_array
 
@@ -29,6 +30,22 @@ Array = NDArray[Any]
 Trust = Literal["exact", "distributed", "local"]
 
 
+# Entries of docstrings that are shared here.
+_documented = SharedDocs(
+    """
+    n_examples : float
+        Examples M.
+    n_buckets : int
+        Buckets B.
+    trust : {'exact', 'distributed', 'local'}, default='exact'
+        Exact sums, noise added once to the sum, or noise added by every client.
+    eps : float, default=None
+        Privacy budget epsilon; required unless sums are exact.
+    """
+)
+
+
+@_documented
 def auc_discretisation(n_buckets: int, *, smooth: bool = True) -> float:
     """Error of the area under the ROC curve from exact counts in equal-mass buckets.
 
@@ -38,8 +55,7 @@ def auc_discretisation(n_buckets: int, *, smooth: bool = True) -> float:
 
     Parameters
     ----------
-    n_buckets : int
-        Buckets B.
+    n_buckets
     smooth : bool, default=True
         Scores have a density that changes little inside a bucket.
 
@@ -89,6 +105,7 @@ def auc_certificate(counts: Array) -> float:
     return float(negative @ positive / (2 * negative.sum() * positive.sum()))
 
 
+@_documented
 def auc_bound(
     n_examples: float,
     n_buckets: int,
@@ -106,14 +123,7 @@ def auc_bound(
 
     Parameters
     ----------
-    n_examples : float
-        Examples M.
-    n_buckets : int
-        Buckets B.
-    trust : {'exact', 'distributed', 'local'}, default='exact'
-        Exact sums, noise added once to the sum, or noise added by every client.
-    eps : float, default=None
-        Privacy budget epsilon; required unless sums are exact.
+    n_examples, n_buckets, trust, eps
     height : int, default=10
         Binary levels h of the hierarchy, for local noise.
     positive_rate : float, default=0.5
@@ -150,6 +160,7 @@ def auc_bound(
     return start + sqrt(variance / n_examples) / balance
 
 
+@_documented
 def rates_bound(
     n_examples: float,
     *,
@@ -161,12 +172,7 @@ def rates_bound(
 
     Parameters
     ----------
-    n_examples : float
-        Examples M.
-    trust : {'exact', 'distributed', 'local'}, default='exact'
-        Exact sums, noise added once to the sum, or noise added by every client.
-    eps : float, default=None
-        Privacy budget epsilon; required unless sums are exact.
+    n_examples, trust, eps
     n_buckets : int, default=None
         Buckets B; None takes the number that balances buckets and noise, or as many as
         there are examples for exact sums.
@@ -194,6 +200,7 @@ def rates_bound(
     return 1 / buckets + sqrt(buckets) * noise, buckets
 
 
+@_documented
 def threshold_uncertainty(
     n_examples: float,
     height: int,
@@ -208,14 +215,10 @@ def threshold_uncertainty(
 
     Parameters
     ----------
-    n_examples : float
-        Examples M.
+    n_examples
     height : int
         Binary levels h.
-    trust : {'exact', 'distributed', 'local'}, default='exact'
-        Exact sums, noise added once to the sum, or noise added by every client.
-    eps : float, default=None
-        Privacy budget epsilon; required unless sums are exact.
+    trust, eps
 
     Returns
     -------
@@ -235,6 +238,7 @@ def threshold_uncertainty(
     return float(depth**power * noise + 2.0**-depth)
 
 
+@_documented
 def calibration_bound(
     n_examples: float,
     *,
@@ -246,12 +250,7 @@ def calibration_bound(
 
     Parameters
     ----------
-    n_examples : float
-        Examples M.
-    trust : {'exact', 'distributed', 'local'}, default='exact'
-        Exact sums, noise added once to the sum, or noise added by every client.
-    eps : float, default=None
-        Privacy budget epsilon; required unless sums are exact.
+    n_examples, trust, eps
     n_buckets : float, default=None
         Buckets B; None takes the number of the theorem: ``M**(1/3)``, under local noise
         ``(eps sqrt(M))**(1/2)`` if that is smaller.

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr, ndtri
 
+from skfedcal._docs import SharedDocs
 from skfedcal._params import as_number, check_choice, check_integer, check_number
 from skfedcal.exceptions import PrivacyWarning
 from skfedcal.privacy.events import (
@@ -40,16 +41,29 @@ _LEAST_EPS, _LARGEST_EPS, _LEAST_RHO = 1e-100, 1e100, 1e-200
 _ROUNDED_EPS = 1e15
 
 
+# Entries of docstrings that are shared here.
+_documented = SharedDocs(
+    """
+    mu : float
+        GDP parameter of all releases together: sensitivity over the standard deviation
+        of the noise; at least 0.
+    rho : float
+        At least 0.
+    eps : float
+        At least 0.
+    delta : float
+        Between 0 and 1, both excluded.
+    """
+)
+
+
+@_documented
 def gdp_delta(mu: float, eps: float) -> float:
     """Return the smallest delta of a mu-GDP mechanism at `eps`.
 
     Parameters
     ----------
-    mu : float
-        GDP parameter of all releases together: sensitivity over the standard deviation
-        of the noise; at least 0.
-    eps : float
-        At least 0.
+    mu, eps
 
     Returns
     -------
@@ -86,16 +100,13 @@ def gdp_delta(mu: float, eps: float) -> float:
     return factor * float(erfcx(start) - erfcx(v / math.sqrt(2)))
 
 
+@_documented
 def gdp_epsilon(mu: float, delta: float) -> float:
     """Return the smallest eps of a mu-GDP mechanism at `delta`.
 
     Parameters
     ----------
-    mu : float
-        GDP parameter of all releases together: sensitivity over the standard deviation
-        of the noise; at least 0.
-    delta : float
-        Between 0 and 1, both excluded.
+    mu, delta
 
     Returns
     -------
@@ -119,15 +130,13 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     return _root(lambda eps: _log_ratio(gdp_delta(mu, eps), delta), 0.0, top)
 
 
+@_documented
 def gdp_mu(eps: float, delta: float) -> float:
     """Return the largest mu such that mu-GDP implies ``(eps, delta)``.
 
     Parameters
     ----------
-    eps : float
-        At least 0.
-    delta : float
-        Between 0 and 1, both excluded.
+    eps, delta
 
     Returns
     -------
@@ -152,15 +161,13 @@ def gdp_mu(eps: float, delta: float) -> float:
     return _root(lambda mu: _log_ratio(gdp_delta(mu, eps), delta), low / 2, high)
 
 
+@_documented
 def zcdp_delta(rho: float, eps: float) -> float:
     """Return the delta at `eps` that rho-zCDP implies.
 
     Parameters
     ----------
-    rho : float
-        At least 0.
-    eps : float
-        At least 0.
+    rho, eps
 
     Returns
     -------
@@ -186,15 +193,13 @@ def zcdp_delta(rho: float, eps: float) -> float:
     return math.exp(min(0.0, _zcdp_log_delta(rho, eps)))
 
 
+@_documented
 def zcdp_epsilon(rho: float, delta: float) -> float:
     """Return the smallest eps at `delta` that Lemma B.3 gives for rho-zCDP.
 
     Parameters
     ----------
-    rho : float
-        At least 0.
-    delta : float
-        Between 0 and 1, both excluded.
+    rho, delta
 
     Returns
     -------
@@ -218,6 +223,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     return _root(lambda eps: _zcdp_log_delta(rho, eps) - log_delta, 0.0, top)
 
 
+@_documented
 def zcdp_rho(eps: float, delta: float) -> float:
     """Return the largest rho such that Lemma B.3 gives ``(eps, delta)``.
 
@@ -225,8 +231,7 @@ def zcdp_rho(eps: float, delta: float) -> float:
     ----------
     eps : float
         Above 0.
-    delta : float
-        Between 0 and 1, both excluded.
+    delta
 
     Returns
     -------
@@ -410,6 +415,7 @@ def _multiplier(event: PrivacyEvent) -> float:
 _ACCOUNTANTS = ("auto", "gdp", "zcdp", "pld")
 
 
+@_documented
 def calibrate_noise(
     eps: float,
     delta: float,
@@ -426,8 +432,7 @@ def calibrate_noise(
     ----------
     eps : float
         Above 0 and finite.
-    delta : float
-        Between 0 and 1, both excluded.
+    delta
     n_rounds : int, default=1
         Number of rounds, each with the same noise.
     sampling_rate : float, default=1.0
@@ -519,6 +524,7 @@ def calibrate(
     )
 
 
+@_documented
 def compose_epsilon(events: Sequence[PrivacyEvent], delta: float) -> float:
     """Return the eps at `delta` of the composition of all events.
 
@@ -526,8 +532,7 @@ def compose_epsilon(events: Sequence[PrivacyEvent], delta: float) -> float:
     ----------
     events : sequence of PrivacyEvent
         Releases about the same clients.
-    delta : float
-        Between 0 and 1, both excluded.
+    delta
 
     Returns
     -------

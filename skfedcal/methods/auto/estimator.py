@@ -122,16 +122,10 @@ class FedAutoCalibrator(BaseCalibrator):
         Reason of the choice in one sentence, with its numbers.
     calibrator_ : FedTempCalibrator, FedShapeCalibrator or FedBiasTempCalibrator
         The chosen calibrator, fitted; predicts the same.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted labels; the order of the columns of `predict_proba`.
+    classes_
     improves_ : bool
         With `eps`, whether a gain is expected; always True without `eps`.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from skfedcal import _numerics
-from skfedcal._docs import documented
+from skfedcal._docs import SharedDocs, documented
 from skfedcal._numerics import rare_flags
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.clients.arrays import read_array
@@ -346,7 +346,40 @@ def _check_totals(totals: ArrayLike | None, setting: FitSetting) -> None:
         )
 
 
-@documented
+# Entries of the docstrings of both calibrators.
+bins_documented = SharedDocs(
+    """
+    weighting : {'all', 'changed'}, default=None
+        Average the bins with the input, ``a g + (1 - a) p``, by `class_weights_`: for
+        all rows, or only for those whose most probable class is changed by the bins.
+        Meant for partial cohorts: a class that was seldom seen keeps the input.
+    class_totals : array-like of shape (n_classes,), default=None
+        Public numbers of rows of each class at all clients, in column order, for
+        `weighting` without `eps`. None estimates them from the share of clients asked.
+    normalize : {'l1', 'logit', 'none'}, default='l1'
+        Divide the values of a row by their sum, take the softmax of their log-odds, or
+        leave them as they are (rows then do not sum to 1).
+    clip : float, pair of floats or 'auto', default='auto'
+        L2 bound on a client's positive counts, or on positive and negative counts; one
+        number C means ``(C, C * sqrt(n_classes - 1))``, which suits a row that is
+        positive for one class and negative for all others. 'auto' is 10 under `eps`
+        and no bound without.
+    clip_per_class : bool, default=False
+        Clip each class separately, as printed in the paper; this needs
+        ``sqrt(n_classes)`` times the noise.
+    noise : {'split', 'joint'}, default='split'
+        Divide the noise between positive and negative counts so that the total variance
+        is minimal, or equally.
+    class_weights_ : ndarray of shape (n_classes,)
+        Weight ``a`` of the bins of each class, in column order; 1 without `weighting`.
+    space_ : {'logit', 'prob'}
+        Scale on which bins have equal width.
+    """,
+    documented,
+)
+
+
+@bins_documented
 class FedBinCalibrator(HistogramCalibrator):
     """Replace each class probability by the frequency of the class in its bin.
 
@@ -363,18 +396,7 @@ class FedBinCalibrator(HistogramCalibrator):
         log-odds from -16 to 16, with everything beyond in the two outermost bins.
         'logit' needs an even number of bins, so that one half is an edge, and 30 or
         more of them.
-    delta
-    clip : float, pair of floats or 'auto', default='auto'
-        L2 bound on a client's positive counts, or on positive and negative counts; one
-        number C means ``(C, C * sqrt(n_classes - 1))``, which suits a row that is
-        positive for one class and negative for all others. 'auto' is 10 under `eps`
-        and no bound without.
-    clip_per_class : bool, default=False
-        Clip each class separately, as printed in the paper; this needs
-        ``sqrt(n_classes)`` times the noise.
-    noise : {'split', 'joint'}, default='split'
-        Divide the noise between positive and negative counts so that the total variance
-        is minimal, or equally.
+    delta, clip, clip_per_class, noise
     prior_weight : float, default=2.0
         Pseudo-rows per class, spread over its bins, at the midpoint of each bin; keeps
         empty bins and the log loss finite. Under noise each bin also gets as many
@@ -382,13 +404,7 @@ class FedBinCalibrator(HistogramCalibrator):
     normalize : {'l1', 'logit', 'none'}, default='l1'
         Divide the frequencies of a row by their sum, take the softmax of their
         log-odds, or leave them as they are (rows then do not sum to 1).
-    weighting : {'all', 'changed'}, default=None
-        Average the bins with the input, ``a g + (1 - a) p``, by `class_weights_`: for
-        all rows, or only for those whose most probable class is changed by the bins.
-        Meant for partial cohorts: a class that was seldom seen keeps the input.
-    class_totals : array-like of shape (n_classes,), default=None
-        Public numbers of rows of each class at all clients, in column order, for
-        `weighting` without `eps`. None estimates them from the share of clients asked.
+    weighting, class_totals
     if_improves, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
@@ -397,10 +413,7 @@ class FedBinCalibrator(HistogramCalibrator):
         Frequency for each bin; rows are the columns of the input, in their order.
     positive_, negative_ : ndarray of shape (n_classes, n_bins)
         Released counts.
-    class_weights_ : ndarray of shape (n_classes,)
-        Weight ``a`` of the bins of each class, in column order; 1 without `weighting`.
-    space_ : {'logit', 'prob'}
-        Scale on which bins have equal width.
+    class_weights_, space_
     classes_, improves_, n_clients_, n_rounds_, privacy_, history_
 
     See Also
@@ -501,7 +514,7 @@ class FedBinCalibrator(HistogramCalibrator):
 _MAX_LEVELS = 12
 
 
-@documented
+@bins_documented
 class FedBBQCalibrator(HistogramCalibrator):
     """Average histograms of 2, 4, ... bins by how well each explains the labels.
 
@@ -522,28 +535,7 @@ class FedBBQCalibrator(HistogramCalibrator):
         Value of a bin: the mean of its posterior, or the plain frequency as printed in
         the paper, which is the bin's own midpoint where there are no rows, may be 0 or
         1, and is not corrected for noise (`improves_` is then that of 'posterior').
-    weighting : {'all', 'changed'}, default=None
-        Average the bins with the input, ``a g + (1 - a) p``, by `class_weights_`: for
-        all rows, or only for those whose most probable class is changed by the bins.
-        Meant for partial cohorts: a class that was seldom seen keeps the input.
-    class_totals : array-like of shape (n_classes,), default=None
-        Public numbers of rows of each class at all clients, in column order, for
-        `weighting` without `eps`. None estimates them from the share of clients asked.
-    normalize : {'l1', 'logit', 'none'}, default='l1'
-        Divide the values of a row by their sum, take the softmax of their log-odds, or
-        leave them as they are (rows then do not sum to 1).
-    delta
-    clip : float, pair of floats or 'auto', default='auto'
-        L2 bound on a client's positive counts, or on positive and negative counts; one
-        number C means ``(C, C * sqrt(n_classes - 1))``, which suits a row that is
-        positive for one class and negative for all others. 'auto' is 10 under `eps`
-        and no bound without.
-    clip_per_class : bool, default=False
-        Clip each class separately, as printed in the paper; this needs
-        ``sqrt(n_classes)`` times the noise.
-    noise : {'split', 'joint'}, default='split'
-        Divide the noise between positive and negative counts so that the total variance
-        is minimal, or equally.
+    weighting, class_totals, normalize, delta, clip, clip_per_class, noise
     if_improves, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
@@ -554,10 +546,7 @@ class FedBBQCalibrator(HistogramCalibrator):
         Weight of each histogram in the average, coarsest first.
     positive_, negative_ : ndarray of shape (n_classes, 2**n_levels)
         Released counts.
-    class_weights_ : ndarray of shape (n_classes,)
-        Weight ``a`` of the bins of each class, in column order; 1 without `weighting`.
-    space_ : {'logit', 'prob'}
-        Scale on which bins have equal width.
+    class_weights_, space_
     classes_, improves_, n_clients_, n_rounds_, privacy_, history_
 
     See Also

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from skfedcal._docs import documented
 from skfedcal._numerics import MAX_SPAN
 from skfedcal._sklearn_compat import StrOptions
 from skfedcal.exceptions import CalibrationWarning
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _LARGEST = 1e6
 
 
+@documented
 class FedShapeCalibrator(BaseCalibrator):
     """Temperature and a shared shape: one curve for the probabilities of all classes.
 
@@ -61,27 +63,12 @@ class FedShapeCalibrator(BaseCalibrator):
         Public class frequencies of the whole population, one per column of X; only used
         with `eps` and biases, where they remove the label skew of clients. 'private' or
         None: they are not known.
-    delta : float, default=None
-        Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
-        for K clients.
+    delta
     clip : 'auto', default='auto'
         Bounds on contributions follow public rules; there is nothing to set.
     if_improves : bool, default=True
         With `eps`, return the input unchanged if no gain is expected (`improves_`).
-    privacy : CentralDP or SecureAggregation, default=None
-        Privacy model to use instead of `eps` and `delta`.
-    ledger : PrivacyLedger, default=None
-        Ledger that is charged before any client is contacted.
-    classes : array-like of shape (n_classes,), default=None
-        Labels of the logit columns, in column order. None uses the column names if they
-        are the labels, otherwise the sorted labels of y.
-    input_type : {'logits', 'log_proba', 'proba'}, default='logits'
-        Type of the scores in X; it is never inferred from the data.
-    runner : FederatedRunner, default=None
-        Rounds, cohorts, engine and checkpoint.
-    random_state : int, RandomState instance or None, default=None
-        None draws noise and cohorts from the operating system. A seed makes the fit
-        reproducible, and a simulation without a privacy guarantee.
+    privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -99,16 +86,10 @@ class FedShapeCalibrator(BaseCalibrator):
     expected_gain_ : float
         With `eps`, expected decrease of the mean log loss given the released values,
         never negative; NaN without `eps`.
-    classes_ : ndarray of shape (n_classes,)
-        Sorted labels; the order of the columns of `predict_proba`.
+    classes_
     improves_ : bool
         With `eps`, whether a gain is expected; always True without `eps`.
-    n_clients_, n_rounds_ : int
-        Clients seen and rounds run.
-    privacy_ : PrivacyReport
-        The guarantee of this fit.
-    history_ : list of RoundRecord
-        Privacy cost of each round and the values that the server received.
+    n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------
