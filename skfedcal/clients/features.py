@@ -19,6 +19,8 @@ from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.clients.forms import (
     as_vector,
     assume_labels_public,
+    check_column_names,
+    client_rows,
     parse_clients,
 )
 
@@ -116,29 +118,13 @@ def _pool(raw, estimator):
 
 def _check_client(X, name, size, blocks, columns):
     """Features of one client, of the shape of those before it."""
-    block = read_array(X, f"The features of client {name!r}")
-    if not block.ndim:
-        raise TypeError(
-            f"The features of client {name!r} are of type {type(X).__name__}; pass a "
-            "dense array with one row per sample."
-        )
-    if block.dtype.kind in "mM":
-        raise TypeError(
-            f"The features of client {name!r} are dates or durations; pass numbers."
-        )
-    if len(block) != size:
-        raise ValueError(
-            f"Client {name!r} has {len(block)} rows of features but {size} labels."
-        )
+    block = client_rows(X, "features", name, size)
     if size and blocks and block.shape[1:] != blocks[0].shape[1:]:
         raise ValueError(
             f"Client {name!r} has rows of shape {block.shape[1:]}, earlier clients "
             f"have {blocks[0].shape[1:]}."
         )
-    if columns is not None and list(getattr(X, "columns", ())) != list(columns):
-        raise ValueError(
-            f"Client {name!r} has different column names than the first client."
-        )
+    check_column_names(X, name, columns)
     return block
 
 

@@ -480,24 +480,37 @@ def _pool(raw):
     return rows, _check_y(column_or_1d(join(labels, "Labels"))), pooled, sizes
 
 
-def _check_client(raw, i, name, size, blocks, columns):
-    """Logits of client `i` as a matrix that fits those before it."""
-    X = raw.X[i]
-    block = read_array(X, f"The logits of client {name!r}")
+def client_rows(X, what, name, size):
+    """Rows of one client as an array; `what` is 'logits' or 'features'."""
+    block = read_array(X, f"The {what} of client {name!r}")
     if not block.ndim:
         raise TypeError(
-            f"The logits of client {name!r} are of type {type(X).__name__}; pass a "
+            f"The {what} of client {name!r} are of type {type(X).__name__}; pass a "
             "dense array with one row per sample."
         )
     if block.dtype.kind in "mM":
         raise TypeError(
-            f"The logits of client {name!r} are dates or durations; pass numbers."
+            f"The {what} of client {name!r} are dates or durations; pass numbers."
         )
-    block = block.reshape(-1, 1) if block.ndim == 1 and block.size else block
     if len(block) != size:
         raise ValueError(
-            f"Client {name!r} has {len(block)} rows of logits but {size} labels."
+            f"Client {name!r} has {len(block)} rows of {what} but {size} labels."
         )
+    return block
+
+
+def check_column_names(X, name, columns):
+    """Refuse a data frame whose columns are not those of the first client."""
+    if columns is not None and list(getattr(X, "columns", ())) != list(columns):
+        raise ValueError(
+            f"Client {name!r} has different column names than the first client."
+        )
+
+
+def _check_client(raw, i, name, size, blocks, columns):
+    """Logits of client `i` as a matrix that fits those before it."""
+    block = client_rows(raw.X[i], "logits", name, size)
+    block = block.reshape(-1, 1) if block.ndim == 1 and block.size else block
     if size and block.ndim != 2:
         raise ValueError(
             f"Client {name!r} has logits of shape {block.shape}; expected one row per "
@@ -508,10 +521,7 @@ def _check_client(raw, i, name, size, blocks, columns):
             f"Client {name!r} has {block.shape[1]} logit columns, earlier clients have "
             f"{blocks[0].shape[1]}."
         )
-    if columns is not None and list(getattr(X, "columns", ())) != list(columns):
-        raise ValueError(
-            f"Client {name!r} has different column names than the first client."
-        )
+    check_column_names(raw.X[i], name, columns)
     return block
 
 
