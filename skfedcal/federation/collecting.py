@@ -395,7 +395,7 @@ class Run:
 
 @dataclass(frozen=True)
 class _Rounds:
-    """Rounds of one run, all of whose parts are known."""
+    """Loop over the rounds of one run: request, sum, release, update, record."""
 
     runner: FederatedRunner
     algorithm: FederatedAlgorithm[Any]
@@ -518,7 +518,7 @@ class _Rounds:
         return state, record
 
     def _ask(self, request: Request, cohorts: list[Positions]) -> PartialSum:
-        """Sum over all cohorts, each of which is opened by itself."""
+        """Sum over the cohorts of a round; each has enough clients, or none counts."""
         answer = None
         for cohort in cohorts:
             part = self.engine.total(request, cohort)

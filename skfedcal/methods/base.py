@@ -66,21 +66,23 @@ class FitSetting:
     unit: str
     weighted: bool
     n_clients: int = 1
-    # L2 bound over noise if the whole budget went into one release.
+    # mu of Gaussian differential privacy: the bound of a unit over the noise, if the
+    # whole budget went into one release.
     strength: float = inf
     # Rounds that the runner asks for.
     n_rounds: int | None = None
-    # Clients, or rows, among which one hides.
+    # Number of privacy units: of clients, or of rows with unit='example'.
     n_units: int = 1
     # How clients are chosen, and how many for a round.
     cohort: Cohort = "full"
     cohort_size: int | None = None
 
     def signal(self, n_rounds: int) -> float:
-        """Number of units times mu: how much noisy means of bound 1 can say.
+        """Number of units times mu: signal over noise of a released mean.
 
-        The inverse noise of the mean of all releases together; sampling by 'poisson'
-        is taken to be fully credited, so that it is at most this.
+        It is 1 over the standard deviation of the noise in a mean over all units that
+        are bounded by 1, of all releases together. Below about 1 the noise is as large
+        as the bound. For 'poisson' it is an upper bound: sampling is fully credited.
         """
         if self.cohort in ("full", "poisson") or self.cohort_size is None:
             return self.n_units * self.strength

@@ -318,6 +318,8 @@ class TemperaturePosterior:
         for block in clients.blocks():
             values = derivatives(block.rows, block.labels, beta, 2)
             sums[block.clients] += block.sum_by_client(values)
+        # From beta to log(1 / T): slope beta L', curvature beta^2 L'' (the term of the
+        # slope is left out), the latter scaled to about the size of the slope.
         sums *= [beta, beta**2 * clip / CURVATURE_UNIT]
         # A client without rows sends zeros.
         scale = float(broadcast["bound"]) + clip * np.maximum(clients.sizes, 1)
