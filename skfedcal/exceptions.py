@@ -149,7 +149,7 @@ class SiteRefusalError(RuntimeError):
     >>> policy = SitePolicy(allow_plain=True, classes=("sick", "well"))
     >>> site = Site("a", SiteRows(*fed.clients[0]), policy=policy)
     >>> site.handle("answer", {"run": "r", "round": 0, "request": "{}"}, {})[0]
-    {'refused': "The request has the format None, this site reads 'skfedcal wire 3'..."}
+    {'refused': "The request has the format None, this site reads 'skfedcal wire 4'..."}
     """
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from skfedcal.federation.policy import SitePolicy
     from skfedcal.federation.reading import Reading, SiteRows
     from skfedcal.federation.remote import RemoteClients
-    from skfedcal.federation.roster import Roster, SiteKey
+    from skfedcal.federation.roster import Operator, Roster, SiteKey
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.federation.self_test import find_faulty_sites
     from skfedcal.federation.site import Site
@@ -34,6 +34,7 @@ __all__ = [
     "InProcessTransport",
     "Joblib",
     "MessageBackend",
+    "Operator",
     "PartialSum",
     "Reading",
     "RemoteClients",
@@ -64,7 +65,7 @@ __getattr__, __dir__, _names = attach(
         "policy": ["SitePolicy"],
         "reading": ["Reading", "SiteRows"],
         "remote": ["RemoteClients"],
-        "roster": ["Roster", "SiteKey"],
+        "roster": ["Operator", "Roster", "SiteKey"],
         "history": ["RoundHistory", "RoundRecord"],
         "runner": ["FederatedRunner"],
         "self_test": ["find_faulty_sites"],

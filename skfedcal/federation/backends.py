@@ -17,6 +17,7 @@ from skfedcal.federation.endpoint import PartialSum, Request, timed_respond
 
 if TYPE_CHECKING:
     from skfedcal.federation.remote import RemoteDataset
+    from skfedcal.federation.roster import Operator
     from skfedcal.federation.runner import FederatedRunner
 
 Positions = NDArray[np.int64]
@@ -160,12 +161,12 @@ def engine_of(
     return masking(clients, runner.secure)
 
 
-def masking(engine: Any, secure: bool) -> Backend:
+def masking(engine: Any, secure: bool, operator: Operator | None = None) -> Backend:
     """Engine from a transport or an engine, which masks if asked to."""
     if hasattr(engine, "call") and not hasattr(engine, "total"):
         from skfedcal.federation.messages import MessageBackend
 
-        return MessageBackend(engine, secure=secure)
+        return MessageBackend(engine, secure=secure, operator=operator)
     if secure and not getattr(engine, "secure", False):
         raise ValueError(
             f"FederatedRunner(secure=True), but {engine!r} does not mask what clients "

@@ -486,6 +486,7 @@ class _Rounds:
             max_colluders=mechanism.max_colluders,
             run=run_id,
             simulated=mechanism.seeded,
+            n_rounds=self.schedule.n_rounds,
         )
 
     def _round(self, index: int, run: Run) -> tuple[Any, RoundRecord]:

@@ -95,6 +95,8 @@ class Request:
         Clients of a sum that may collude with the server.
     simulated : bool, default=False
         Whether the server draws its noise from a seed, so that no client is protected.
+    n_rounds : int, default=0
+        Rounds of the run, at most; 0 where it is not known.
 
     Examples
     --------
@@ -129,6 +131,7 @@ class Request:
     run: str = ""
     max_colluders: int = 0
     simulated: bool = False
+    n_rounds: int = 0
 
     @property
     def n_bytes(self) -> int:

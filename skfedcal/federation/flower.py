@@ -10,10 +10,12 @@ import logging
 import secrets
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skfedcal._json import dump, parse
 from skfedcal.exceptions import NotEnoughClientsError
 from skfedcal.federation.messages import Letter, Message, Reply, format_faults
 from skfedcal.federation.site import Load, site_from_config
@@ -28,6 +30,9 @@ _NAME = "skfedcal"
 # A message outlives its exchange by so many seconds: clocks of sites may differ.
 _GRACE = 60.0
 _MAX_TEXT = 300
+# Entries of a message that hold its arrays: their names, types and shapes; their bytes.
+_ARRAYS, _WORDS = "/arrays", "/words"
+_KINDS = ("<f4", "<f8", "<i2", "<i4", "<i8", "<u4", "<u8", "|b1", "|i1", "|u1", "<u2")
 # Flower's codes for a message or reply that expired, and for a node without heartbeat:
 # which of them comes first after a site is gone, or neither, is a matter of chance.
 _GONE = (3, 4, 5)
@@ -279,13 +284,28 @@ def handle_packed(
 
 
 def pack(message: Message, arrays: Mapping[str, Any]) -> Any:
-    """Records of a message and its arrays."""
-    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+    """One record with a message and its arrays.
 
-    named = {n: Array(np.asarray(a, order="C")) for n, a in arrays.items()}
-    return RecordDict(
-        {"message": ConfigRecord(dict(message)), "arrays": ArrayRecord(named)}
-    )
+    Flower carries every record and every array of a message in a request of its own,
+    on each of two ways: arrays are bytes here.
+    """
+    from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+    entries = dict(message)
+    if arrays:
+        parts = [np.asarray(array, order="C") for array in arrays.values()]
+        entries[_ARRAYS] = dump(
+            [
+                [name, part.dtype.str, list(part.shape)]
+                for name, part in zip(arrays, parts, strict=True)
+            ]
+        )
+        entries[_WORDS] = b"".join(part.tobytes() for part in parts)
+    records: dict[str, Any] = {"message": ConfigRecord(entries)}
+    if message.get("kind") == "hello" or "format" in message:
+        # Formats before 4 look for it: they then refuse by the name of the format.
+        records["arrays"] = ArrayRecord({})
+    return RecordDict(records)
 
 
 def unpack(content: Any) -> tuple[Message, dict[str, Any]]:
@@ -297,9 +317,19 @@ def unpack(content: Any) -> tuple[Message, dict[str, Any]]:
         Of many kinds, if they are not what `pack` makes.
     """
     message = dict(content.config_records["message"])
-    arrays = {
-        name: array.numpy() for name, array in content.array_records["arrays"].items()
-    }
+    if _ARRAYS not in message:
+        return message, {}
+    words, arrays, start = message.pop(_WORDS), {}, 0
+    for name, kind, shape in parse(message.pop(_ARRAYS), "the list of arrays"):
+        if kind not in _KINDS or not all(type(n) is int and n >= 0 for n in shape):
+            raise ValueError(f"array {name!r} has an unknown type or shape")
+        count = prod(shape)
+        # Limited by the bytes that were received, before anything is allocated.
+        array = np.frombuffer(words, kind, count, start) if count else np.empty(0, kind)
+        arrays[name] = array.reshape(shape)
+        start += array.nbytes
+    if start != len(words):
+        raise ValueError("arrays and their bytes have different sizes")
     return message, arrays
 
 

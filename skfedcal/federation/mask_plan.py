@@ -1,4 +1,4 @@
-"""Pairs of clients that mask in a round, and the secret sharing that opens the sum.
+"""Pairs of clients that mask in some rounds, and the secret sharing that opens sums.
 
 Secret sharing: any `threshold` shares give the secret, fewer give nothing. Every byte
 of the secret is shared by itself over the field of 256 elements in which AES works, so
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from math import ceil, exp, lgamma
@@ -140,6 +140,10 @@ SMALLEST_COHORT = 3
 LARGEST_COHORT = 100_000
 # Longest name of a run, in ASCII characters.
 MAX_RUN = 200
+# Most rounds whose keys are made together.
+MAX_ROUNDS = 64
+# Most pairs of secrets, one for each round and holder, that a server keeps: 64 MB.
+_MAX_HELD = 1 << 20
 HASH_BYTES = 32
 # Terms that travel, in the order of the fields.
 _TERMS: dict[str, type] = {
@@ -150,26 +154,31 @@ _TERMS: dict[str, type] = {
     "threshold": int,
     "signers": int,
     "quorum": int,
+    "rounds": int,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class MaskPlan:
-    """Public terms of one masked round.
+    """Public terms of some masked rounds whose keys are made together, or of one.
 
-    run: Run that the round belongs to.
-    round_index: Number of the round, and of the sum in it.
+    run: Run that the rounds belong to.
+    round_index: Number of the first round, and of the sum in it.
     n_clients: Clients that are asked.
     degree: Neighbours of each client.
     threshold: Shares, of a client and its neighbours, that open what it shared.
     signers, quorum: On a graph, how many clients are drawn to sign the list of
         survivors, and how many of them must have; 0 where they are not asked to. Where
         all are neighbours all may sign, and `threshold` of them must have.
-    coin: Hash of the keys of all clients of the round, once they are known; see
+    n_rounds: Rounds that have keys.
+    coin: Hash of the keys of all clients of the rounds, once they are known; see
         `public_coin`. It orders the ring of a graph.
+    losses: Clients that a list of survivors may lack without signatures; known with
+        the coin.
     shared: Clients that shared their secrets, as bits, once they are known.
-    about: Hash of the request. All keys of the round depend on it: clients that were
-        asked different things cannot open each other's shares.
+    about: Hash of what is asked, in all rounds or in one. Keys depend on it: clients
+        that were asked different things cannot open each other's shares, and their
+        masks do not cancel.
     """
 
     run: str
@@ -179,7 +188,9 @@ class MaskPlan:
     threshold: int
     signers: int = 0
     quorum: int = 0
+    n_rounds: int = 1
     coin: bytes = b""
+    losses: int = 0
     shared: bytes = b""
     about: bytes = b""
     # What every key of the round is bound to.
@@ -209,6 +220,11 @@ class MaskPlan:
             raise SecureAggregationError(
                 f"A threshold of {self.threshold} among {holders} holders of shares "
                 "is not safe: it must be more than half of them, and at most 255."
+            )
+        if not 1 <= self.n_rounds <= MAX_ROUNDS:
+            raise SecureAggregationError(
+                f"Keys of {self.n_rounds} rounds cannot be made together; at least 1 "
+                f"and at most {MAX_ROUNDS} can."
             )
         self._check_quorum()
         object.__setattr__(self, "context", _context(self))
@@ -241,6 +257,46 @@ class MaskPlan:
     def needed_signatures(self) -> int:
         """Signatures under the list of survivors that open the sum; 0 if none can."""
         return self.threshold if self.complete else self.quorum
+
+    @property
+    def rounds(self) -> range:
+        """Numbers of the rounds that have keys."""
+        return range(self.round_index, self.round_index + self.n_rounds)
+
+    def of_round(self, index: int, shared: bytes, about: bytes) -> MaskPlan:
+        """Terms of one round: its masks depend on its number and on what is asked.
+
+        index: Number of the round.
+        shared: Clients that shared their secrets, as bits.
+        about: Hash of the request of this round.
+        """
+        about = self.context + about
+        return replace(self, round_index=index, shared=shared, about=about)
+
+    def safe_losses(self, least: int, colluders: int) -> int:
+        """Clients that each list may have as lost, for sums of at least `least`.
+
+        Where all are neighbours: a masking key is opened if `threshold` clients, of
+        whom `colluders` say anything, list its client as lost. If every honest one
+        lists at most this many, the keys of so many clients cannot be opened that the
+        sum is over fewer than `least`, or than `threshold`, whatever the server tells
+        to whom.
+        """
+        spare = self.n_clients - max(least, self.threshold)
+        if not self.complete or spare < 0 or not self.bears(colluders):
+            return 0
+        most = (spare + 1) * (self.threshold - colluders) - 1
+        return most // (self.n_clients - colluders)
+
+    def needs_signatures(
+        self, n_shared: int, n_alive: int, least: int, colluders: int
+    ) -> bool:
+        """Whether the survivors must be signed, or `losses` is guarantee enough."""
+        if not self.complete or n_shared - n_alive > self.losses:
+            return True
+        opened = (self.n_clients - colluders) * self.losses
+        opened //= max(self.threshold - colluders, 1)
+        return n_shared - opened < max(least, self.threshold)
 
     def check_number(self, client: int) -> None:
         """Raise for a number that is not a client of the round."""
@@ -296,6 +352,7 @@ class MaskPlan:
             "threshold": self.threshold,
             "signers": self.signers,
             "quorum": self.quorum,
+            "rounds": self.n_rounds,
         }
 
     @classmethod
@@ -305,11 +362,11 @@ class MaskPlan:
         about: bytes = b"",
         *,
         coin: bytes = b"",
-        shared: bytes = b"",
+        losses: int = 0,
     ) -> MaskPlan:
         """Read the terms that a server announced, of a request with the hash `about`.
 
-        `coin` and `shared` are not taken from the message: a client checks them first.
+        `coin` and `losses` are not taken from the message: a client checks them first.
 
         Raises SecureAggregationError: If they are not valid terms.
         """
@@ -329,8 +386,9 @@ class MaskPlan:
             message["threshold"],
             message["signers"],
             message["quorum"],
+            message["rounds"],
             coin=coin,
-            shared=shared,
+            losses=losses,
             about=about,
         )
 
@@ -345,8 +403,9 @@ def plan_masks(
     colluders: float = 0.1,
     max_colluders: int = 0,
     active: bool = False,
+    n_rounds: int = 1,
 ) -> MaskPlan:
-    """Choose neighbours and threshold of a round.
+    """Choose neighbours and threshold of rounds whose keys are made together.
 
     run, round_index, n_clients: See `MaskPlan`.
     threshold: For rounds in which all are neighbours; None is two thirds of the
@@ -358,7 +417,27 @@ def plan_masks(
     active: Whether a graph must tolerate a server that does not follow the protocol, as
         sites with a roster demand: it has about three times as many neighbours. Rounds
         in which all are neighbours always tolerate one.
+    n_rounds: Rounds that are left; the plan has fewer where their keys take much
+        memory.
     """
+    plan = _plan_graph(
+        run, round_index, n_clients, threshold, dropout, colluders, max_colluders,
+        active,
+    )  # fmt: skip
+    most = min(MAX_ROUNDS, _MAX_HELD // (n_clients * (plan.degree + 1)))
+    return replace(plan, n_rounds=max(1, min(n_rounds, most)))
+
+
+def _plan_graph(
+    run: str,
+    round_index: int,
+    n_clients: int,
+    threshold: int | None,
+    dropout: float,
+    colluders: float,
+    max_colluders: int,
+    active: bool,
+) -> MaskPlan:
     complete = n_clients <= COMPLETE or (
         threshold is not None and n_clients <= MAX_SHARES
     )
@@ -555,12 +634,12 @@ def _context(plan: MaskPlan) -> bytes:
     run = plan.run.encode()
     numbers = (
         plan.round_index, plan.n_clients, plan.degree, plan.threshold, plan.signers,
-        plan.quorum, len(run),
+        plan.quorum, plan.n_rounds, plan.losses, len(run),
     )  # fmt: skip
     packed = b"".join(int(number).to_bytes(8, "big") for number in numbers)
     bound = (plan.coin, plan.shared, plan.about)
     hashes = b"".join(sha256(part).digest() for part in bound)
-    return sha256(b"skfedcal secure sum 3" + packed + run + hashes).digest()
+    return sha256(b"skfedcal secure sum 4" + packed + run + hashes).digest()
 
 
 @lru_cache(maxsize=8)

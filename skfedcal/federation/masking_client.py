@@ -1,4 +1,4 @@
-"""A client's side of a masked sum: five answers, and when it refuses to give them.
+"""A client's side of masked sums: five answers, and when it refuses to give them.
 
 Double masking of Bonawitz et al. (2017). What a client sends is its integers plus a
 mask of its own plus one mask with each neighbour, signs chosen so that these cancel in
@@ -6,9 +6,15 @@ the sum. Shares of its secrets at the neighbours let the server take off the own
 of clients that answered and the pair masks of clients that did not: never both of one
 client.
 
-A client with a roster does not trust the server's list of survivors: it gives shares
-for a list of survivors that enough other sites signed (section 6 there). It signs one
-list for each round.
+Keys and shares are made for several rounds at once ('keys', 'shares'): every round has
+a masking key and an own mask that are drawn for it alone and erased when it is
+answered. A round then takes the stages 'masked' and 'unmask'.
+
+A client with a roster does not trust the server's list of survivors. Where few clients
+are lost, a bound on the number of lost clients that each list may have is enough
+(`MaskPlan.safe_losses`). Otherwise it gives shares for a list that enough other
+sites signed (section 6 there), in one more stage, 'survivors'. It signs one list for
+each round.
 
 Every field of a message is read once, by the functions at the end of this file; what
 a refusal says depends on the messages of the server and on public facts only.
@@ -45,9 +51,9 @@ from skfedcal.federation.roster import MAX_NAME, Roster, SiteKey, is_name
 Message = dict[str, Any]
 Keys = tuple[bytes, bytes]
 
-# Two secrets are shared together; a box adds a tag of 16 bytes.
+# The two secrets of a round are shared together; a box adds a tag of 16 bytes.
 SHARE_BYTES = 2 * KEY_BYTES
-BOX_BYTES = SHARE_BYTES + 16
+_TAG_BYTES = 16
 
 
 class MaskingClient:
@@ -78,10 +84,11 @@ class MaskingClient:
         self._min_clients = int(min_clients)
         self._max_colluders = int(max_colluders)
 
-    def keys(self, message: Message, about: bytes = b"") -> Message:
-        """Make keys for this round and give their public halves.
+    def keys(self, message: Message, about: bytes = b"", n_min: int = 0) -> Message:
+        """Make keys for some rounds and give their public halves.
 
-        `about` is a hash of what this client is asked.
+        `about` is a hash of what this client is asked in all of them, `n_min` as for
+        `masked`.
         """
         plan = MaskPlan.from_message(message, about)
         me = read_int(message, "you")
@@ -96,12 +103,13 @@ class MaskingClient:
             )
         if self._roster is not None:
             self._check_bears(plan)
-        sealing, masking = crypto.new_key(), crypto.new_key()
+        sealing = crypto.new_key()
+        masking = [crypto.new_key() for _ in plan.rounds]
         public = (
             sealing.public_key().public_bytes_raw(),
-            masking.public_key().public_bytes_raw(),
+            b"".join(key.public_key().public_bytes_raw() for key in masking),
         )
-        answered.add(plan.run, plan.round_index)
+        answered.add(plan.run, plan.rounds[-1])
         self.state = {
             **plan.to_message(),
             "about": about,
@@ -109,7 +117,11 @@ class MaskingClient:
             "stage": "keys",
             "me": me,
             "sealing": sealing.private_bytes_raw(),
-            "masking": masking.private_bytes_raw(),
+            # Own mask and masking key of each round from `next` on.
+            "secrets": b"".join(
+                os.urandom(KEY_BYTES) + key.private_bytes_raw() for key in masking
+            ),
+            "next": plan.round_index,
             "public": list(public),
         }
         reply: Message = {"sealing": public[0], "masking": public[1]}
@@ -119,21 +131,22 @@ class MaskingClient:
                 signed_text(plan, me, self._site_key.name, *public)
             )
         if self._roster is not None:
-            # The server then collects signatures under the list of survivors.
-            reply["roster"] = 1
+            # Whether signatures under the list of survivors are needed depends on it.
+            reply["roster"] = max(n_min, self._min_clients)
+            reply["colluders"] = self._max_colluders
         return reply
 
     def shares(self, message: Message) -> Message:
-        """Share this round's secrets among the neighbours that sent keys."""
+        """Share the secrets of all rounds among the neighbours that sent keys."""
         with self._stage(message, ("keys",), "shares") as (plan, me):
             listed = read_bits(message, "listed", plan)
+            plan = replace(plan, losses=read_int(message, "losses"))
             plan, sites = self._drawn(plan, me, message, listed)
             peers = self._checked_peers(plan, me, message, listed, sites)
-            own_mask = os.urandom(KEY_BYTES)
-            secret = own_mask + self.state["masking"]
+            secrets = self.state["secrets"]
             holders = plan.holders(me)
             parts = dict(
-                zip(holders, split(secret, plan.threshold, len(holders)), strict=True)
+                zip(holders, split(secrets, plan.threshold, len(holders)), strict=True)
             )
             boxes = self._box_keys(plan, me, {i: keys[0] for i, keys in peers.items()})
             sealed = [
@@ -142,59 +155,62 @@ class MaskingClient:
             signing = [i for i in plan.committee() if i in sites]
             self.state |= {
                 "coin": plan.coin,
+                "losses": plan.losses,
                 "listed": message["listed"],
+                "sealing": b"",
                 "peers": list(peers),
                 "peer_masking": [keys[1] for keys in peers.values()],
                 "peer_boxes": [boxes[peer][1] for peer in peers],
                 "signing": signing,
                 "signing_sites": [sites[i] for i in signing],
-                "own_mask": own_mask,
                 "own_share": parts[me],
             }
         # A hash tells nothing of 32 random bytes; with it a wrong share is noticed.
-        return {
-            "to": list(peers),
-            "sealed": sealed,
-            "check": sha256(plan.context + own_mask).digest(),
-        }
+        own = (secrets[at : at + KEY_BYTES] for at in _places(plan))
+        checks = (sha256(plan.context + mask).digest() for mask in own)
+        return {"to": list(peers), "sealed": sealed, "check": b"".join(checks)}
 
     def masked(
-        self, message: Message, answer: Callable[[], Words], n_min: int = 0
+        self,
+        message: Message,
+        answer: Callable[[], Words],
+        n_min: int = 0,
+        about: bytes = b"",
     ) -> Words:
-        """Masked words of this client; `answer` computes them.
+        """Masked words of this client in one round; `answer` computes them.
 
         `n_min` is the least number of clients of a sum in which the answer may be. The
         client enforces it where all are neighbours or where it holds a roster; else, on
-        a graph, it relies on the server.
+        a graph, it relies on the server. `about` is a hash of what is asked in this
+        round.
 
-        Nothing that depends on the message fails after `answer` was called.
+        Secrets of this round and of those before it are erased first. Nothing that
+        depends on the message fails after `answer` was called.
         """
-        with self._stage(message, ("shares",), "masked") as (plan, me):
+        before = ("shares", "open", "masked", "survivors")
+        with self._stage(message, before, "masked") as (plan, me):
             if plan.n_clients < n_min:
                 raise SecureAggregationError(
                     f"The answer may only be in sums of at least {n_min} clients; "
                     f"this one has {plan.n_clients}."
                 )
-            senders = self._senders(plan, me, message)
-            sealed = read_list(message, "sealed", bytes, len(senders), BOX_BYTES)
-            held = self._unsealed(plan, senders, sealed)
-            # Masks cancel between clients only that were told the same of who shared.
-            plan = replace(plan, shared=message["shared"])
-            seeds = self._pair_seeds(plan, me, senders)
-            own = crypto.derive(self.state["own_mask"], own_text(plan, me))
-            self.state |= {
-                "shared": plan.shared,
-                "senders": senders,
-                "n_min": int(n_min),
-                "held": held,
-            }
+            self._open_boxes(plan, me, message)
+            index = message["round"]
+            own_mask, masking = self._take_secrets(index)
+            # Masks cancel between clients only that were told the same of who shared,
+            # and were asked the same.
+            plan = plan.of_round(index, self.state["shared"], about)
+            seeds = self._pair_seeds(plan, me, masking)
+            own = crypto.derive(own_mask, own_text(plan, me))
+            self.state |= {"open": index, "asked": about, "n_min": int(n_min)}
+            self.state.pop("signed", None)
             words = {name: value.copy() for name, value in answer().items()}
             shapes = {
                 name: (value.shape, value.dtype.itemsize)
                 for name, value in words.items()
             }
             add(words, crypto.mask(own, shapes))
-            for peer, seed in zip(senders, seeds, strict=True):
+            for peer, seed in zip(self.state["senders"], seeds, strict=True):
                 add(words, crypto.mask(seed, shapes), minus=me > peer)
         return words
 
@@ -215,16 +231,14 @@ class MaskingClient:
     def unmask(self, message: Message) -> Message:
         """Return shares of the masks of survivors and of the keys of the others.
 
-        Once for each round; its secrets are forgotten.
+        Of one round, and once: they are erased first.
         """
-        with self._stage(message, ("masked", "survivors"), "done") as (plan, me):
-            state = self.state
-            self._forget()
+        with self._stage(message, ("masked", "survivors"), "open") as (plan, me):
+            state = dict(self.state)
+            held = self._take_shares(message["round"])
             alive = self._checked_survivors(plan, me, message, state)
             if self._roster is not None:
-                self._check_quorum(plan, me, message, state)
-        held = dict(zip(state["senders"], state["held"], strict=True))
-        held[me] = state["own_share"]
+                self._check_quorum(plan, me, message, state, alive)
         near = sorted(held)
         living = [peer for peer in near if peer in alive]
         dead = [peer for peer in near if peer not in alive]
@@ -234,6 +248,10 @@ class MaskingClient:
             "dead": dead,
             "masking": [held[peer][KEY_BYTES:] for peer in dead],
         }
+
+    def knows(self, run: str) -> bool:
+        """Whether keys were made for a round of this run."""
+        return run in self.state.get("seen_runs", ())
 
     def _check_bears(self, plan: MaskPlan) -> None:
         """Refuse terms under which a dishonest server could open more than one sum."""
@@ -253,9 +271,10 @@ class MaskingClient:
     def _stage(
         self, message: Message, before: Sequence[str], after: str
     ) -> Iterator[tuple[MaskPlan, int]]:
-        """Check that a message is the next one of the round under way.
+        """Check that a message is the next one of the rounds under way.
 
-        The round ends, and its secrets are forgotten, if what follows fails.
+        They end, and their secrets are forgotten, if what follows fails. The terms are
+        those of the round that is open, in its later stages.
         """
         stage = self.state.get("stage")
         if stage not in before:
@@ -264,24 +283,78 @@ class MaskingClient:
                 f"not {before[-1]!r}."
             )
         state = self.state
-        bound = {name: state.get(name, b"") for name in ("coin", "shared")}
-        plan = MaskPlan.from_message(state, state["about"], **bound)
+        drawn = {name: state[name] for name in ("coin", "losses") if name in state}
+        plan = MaskPlan.from_message(state, state["about"], **drawn)
         asked = read_text(message, "run"), read_int(message, "round")
-        if asked != (plan.run, plan.round_index):
+        later = after in ("survivors", "open")
+        expected = range(state["next"], plan.rounds.stop)
+        if later:
+            expected = range(state["open"], state["open"] + 1)
+        elif after == "shares":
+            expected = range(plan.round_index, plan.round_index + 1)
+        if asked[0] != plan.run or asked[1] not in expected:
             raise SecureAggregationError(
                 f"Round {asked[1]} of run {asked[0]!r} is not under way at this site."
             )
+        if later:
+            plan = plan.of_round(asked[1], state["shared"], state["asked"])
         # Before anything is computed: a message that fails is not tried again.
         self.state["stage"] = after
         try:
             yield plan, state["me"]
         except BaseException:
-            self._forget()
+            self.forget()
             raise
 
-    def _forget(self) -> None:
-        """End the round: no secret of it is left."""
+    def forget(self) -> None:
+        """End all rounds: no secret of them is left."""
         self.state = {**AnsweredRuns(self.state, "seen").to_state(), "stage": "done"}
+
+    def _open_boxes(self, plan: MaskPlan, me: int, message: Message) -> None:
+        """Unseal the shares of the neighbours; before the first round only."""
+        if "held" in self.state:
+            if message.get("shared", self.state["shared"]) != self.state["shared"]:
+                raise SecureAggregationError(
+                    "The list of clients that sent shares is not the one of the "
+                    "rounds before."
+                )
+            return
+        senders = self._senders(plan, me, message)
+        sealed = read_list(message, "sealed", bytes, len(senders), box_bytes(plan))
+        self.state |= {
+            "shared": message["shared"],
+            "senders": senders,
+            # Shares of each round from `held_from` on; the last are its own.
+            "held": [*self._unsealed(plan, senders, sealed), self.state["own_share"]],
+            "held_from": plan.round_index,
+            "own_share": b"",
+            "peer_boxes": [],
+        }
+
+    def _take_secrets(self, index: int) -> Keys:
+        """Own mask and masking key of a round; they and those before are erased."""
+        state = self.state
+        at = SHARE_BYTES * (index - state["next"])
+        secrets = state["secrets"][at : at + SHARE_BYTES]
+        state["secrets"] = state["secrets"][at + SHARE_BYTES :]
+        state["next"] = index + 1
+        return secrets[:KEY_BYTES], secrets[KEY_BYTES:]
+
+    def _take_shares(self, index: int) -> dict[int, bytes]:
+        """Shares of a round by client; they and those before are erased."""
+        state = self.state
+        at = SHARE_BYTES * (index - state["held_from"])
+        holders = [*state["senders"], state["me"]]
+        found = {
+            holder: raw[at : at + SHARE_BYTES]
+            for holder, raw in zip(holders, state["held"], strict=True)
+        }
+        if state["next"] == state["round"] + state["rounds"]:
+            self.forget()
+            return found
+        state["held"] = [raw[at + SHARE_BYTES :] for raw in state["held"]]
+        state["held_from"] = index + 1
+        return found
 
     def _drawn(
         self, plan: MaskPlan, me: int, message: Message, listed: Sequence[int]
@@ -330,9 +403,10 @@ class MaskingClient:
                 raise SecureAggregationError(f"Site {name!r} is not in the roster.")
 
     def _given(self, message: Message, n_peers: int) -> list[Keys]:
-        """Public keys of neighbours."""
+        """Public keys of neighbours: for shares, and for the masks of all rounds."""
+        size = KEY_BYTES * self.state["rounds"]
         sealing = read_list(message, "sealing", bytes, n_peers, KEY_BYTES)
-        masking = read_list(message, "masking", bytes, n_peers, KEY_BYTES)
+        masking = read_list(message, "masking", bytes, n_peers, size)
         return list(zip(sealing, masking, strict=True))
 
     def _checked_peers(
@@ -355,15 +429,16 @@ class MaskingClient:
             self._check_hashes(
                 message["hashes"], listed, dict(zip(peers, keys, strict=True))
             )
-        distinct = {key for pair in keys for key in pair} | set(self.state["public"])
-        if len(distinct) != 2 * len(peers) + 2:
+        pairs = [*keys, tuple(self.state["public"])]
+        distinct = {key for pair in pairs for key in cut_keys(b"".join(pair))}
+        if len(distinct) != (1 + plan.n_rounds) * len(pairs):
             raise SecureAggregationError("Two keys of a round are the same.")
         if self._roster is not None:
             signatures = read_list(
                 message, "signatures", bytes, len(peers), SIGNATURE_BYTES
             )
             # Keys were signed before the coin was known.
-            terms = replace(plan, coin=b"")
+            terms = replace(plan, coin=b"", losses=0)
             for peer, pair, signature in zip(peers, keys, signatures, strict=True):
                 text = signed_text(terms, peer, sites[peer], *pair)
                 if not self._roster.signed(sites[peer], text, signature):
@@ -401,15 +476,17 @@ class MaskingClient:
             )
         return senders
 
-    def _pair_seeds(self, plan: MaskPlan, me: int, senders: list[int]) -> list[bytes]:
-        """Keys of the masks with the neighbours."""
-        key = crypto.load_key(self.state["masking"])
-        public = dict(zip(self.state["peers"], self.state["peer_masking"], strict=True))
+    def _pair_seeds(self, plan: MaskPlan, me: int, masking: bytes) -> list[bytes]:
+        """Keys of the masks with the neighbours in one round."""
+        state, key = self.state, crypto.load_key(masking)
+        public = dict(zip(state["peers"], state["peer_masking"], strict=True))
+        at = KEY_BYTES * (plan.round_index - state["round"])
         return [
             crypto.derive(
-                crypto.agree(key, public[peer]), pair_text(plan, b"mask", me, peer)
+                crypto.agree(key, public[peer][at : at + KEY_BYTES]),
+                pair_text(plan, b"mask", me, peer),
             )
-            for peer in senders
+            for peer in state["senders"]
         ]
 
     def _checked_survivors(
@@ -438,11 +515,26 @@ class MaskingClient:
         return alive
 
     def _check_quorum(
-        self, plan: MaskPlan, me: int, message: Message, state: Message
+        self,
+        plan: MaskPlan,
+        me: int,
+        message: Message,
+        state: Message,
+        alive: frozenset[int],
     ) -> None:
-        """Refuse a list of survivors with too few signatures, or a second list."""
+        """Refuse a list of survivors with too few signatures, or a second list.
+
+        A list of almost all needs none: whatever others are told, the sum has enough
+        clients.
+        """
         assert self._roster is not None
         listed = message["survivors"]
+        n_shared = len(from_bits(plan.shared, plan.n_clients) or ())
+        terms = max(state["n_min"], self._min_clients), self._max_colluders
+        if "signed" not in state and not plan.needs_signatures(
+            n_shared, len(alive), *terms
+        ):
+            return
         if "signed" in state and state["signed"] != listed:
             raise SecureAggregationError(
                 "This site signed another list of survivors for this round."
@@ -493,6 +585,21 @@ class MaskingClient:
             crypto.unseal(keys[peer], box, plan.context, f"client {peer}")
             for peer, box in zip(senders, sealed, strict=True)
         ]
+
+
+def cut_keys(raw: bytes) -> list[bytes]:
+    """Keys that are written one after the other."""
+    return [raw[at : at + KEY_BYTES] for at in range(0, len(raw), KEY_BYTES)]
+
+
+def _places(plan: MaskPlan) -> range:
+    """Where the two secrets of each round begin."""
+    return range(0, SHARE_BYTES * plan.n_rounds, SHARE_BYTES)
+
+
+def box_bytes(plan: MaskPlan) -> int:
+    """Size of a sealed box with shares of all rounds."""
+    return SHARE_BYTES * plan.n_rounds + _TAG_BYTES
 
 
 def add(words: Words, mask: Words, minus: bool = False) -> None:

@@ -1,4 +1,8 @@
-"""The server's side of a masked sum: it sees masked words and, at the end, the sum."""
+"""The server's side of masked sums: it sees masked words and, at the end, the sum.
+
+Two exchanges prepare the keys and shares of several rounds; each round takes two more,
+and a third one where more clients are lost than `MaskPlan.safe_losses`.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,10 @@ from skfedcal.federation.crypto import KEY_BYTES, SIGNATURE_BYTES, Shapes, Words
 from skfedcal.federation.endpoint import wrong_words
 from skfedcal.federation.mask_plan import MaskPlan, join, key_hash, public_coin, to_bits
 from skfedcal.federation.masking_client import (
-    BOX_BYTES,
     Message,
     add,
+    box_bytes,
+    cut_keys,
     own_text,
     pair_text,
 )
@@ -52,52 +57,80 @@ def masked_sum(
     n_min: int = 0,
     names: Sequence[Any] | None = None,
     inside: Callable[[int], Sequence[int]] | None = None,
+    about: bytes = b"",
 ) -> MaskedSum:
-    """Ask all clients of a plan and open the sum of the survivors.
+    """Prepare the rounds of a plan and open the sum of the first one.
 
-    In four exchanges; in five, if a client holds a roster.
+    See `MaskedRounds` and its method `sum` for the parameters.
 
-    exchange: ``exchange(stage, messages) -> replies``, both by number of the client;
-        clients that do not reply have dropped out. Stages are 'keys', 'shares',
-        'masked', 'survivors' and 'unmask'.
-    plan: Terms of the round.
-    shapes (mapping of str to (shape, n_bytes)): Arrays of a client's words.
-    n_min: Least number of clients of the sum.
-    names: Names of clients in messages; None uses their numbers.
-    inside: Clients whose masked words are in a reply, by its number, where aggregators
-        add them up; None: each reply is of one client.
     Raises NotEnoughClientsError: If too few clients remain; nothing was opened.
     """
-    return _Round(exchange, plan, shapes, n_min, names, inside).run()
+    rounds = MaskedRounds(exchange, plan, n_min=n_min, names=names)
+    return rounds.sum(exchange, shapes, n_min=n_min, inside=inside, about=about)
 
 
-class _Round:
-    """State of the server during one masked round."""
+class MaskedRounds:
+    """Masked sums whose keys and shares are made together, in two exchanges.
+
+    exchange: ``exchange(stage, messages) -> replies``, both by number of the client;
+        clients that do not reply have dropped out. Stages are 'keys' and 'shares';
+        later 'masked', 'survivors' and 'unmask'.
+    plan: Terms of the rounds.
+    n_min: Least number of clients of a sum.
+    names: Names of clients in messages; None uses their numbers.
+
+    `next` is the number of the round that is summed next.
+    """
 
     def __init__(
         self,
         exchange: Exchange,
         plan: MaskPlan,
-        shapes: Shapes,
-        n_min: int,
-        names: Sequence[Any] | None,
-        inside: Callable[[int], Sequence[int]] | None,
+        *,
+        n_min: int = 0,
+        names: Sequence[Any] | None = None,
     ) -> None:
-        self.exchange, self.plan, self.shapes = exchange, plan, shapes
-        self.n_min = n_min
+        self.exchange, self.plan, self.n_min = exchange, plan, n_min
         self.names = range(plan.n_clients) if names is None else names
-        self.inside = (lambda client: [client]) if inside is None else inside
         self.faults: dict[int, str] = {}
         self.base: Message = {"run": plan.run, "round": plan.round_index}
+        self.next = plan.round_index
+        self.public = self._keys()
+        self.checks, self.boxes = self._shares(self.public)
+        self.shared = to_bits(self.boxes, plan.n_clients)
+        # Boxes travel until their receiver has answered.
+        self._unopened = set(self.boxes)
+        self._left_out = self.faults
 
-    def run(self) -> MaskedSum:
-        public = self._keys()
-        checks, boxes = self._shares(public)
-        words, alive = self._masked(boxes)
-        signatures = self._survivors(public, alive)
-        shares = self._unmask(boxes, alive, signatures)
-        self._take_off_own(words, alive, checks, shares)
-        self._take_off_pairs(words, alive, boxes, public, shares)
+    def sum(
+        self,
+        exchange: Exchange,
+        shapes: Shapes,
+        *,
+        n_min: int = 0,
+        inside: Callable[[int], Sequence[int]] | None = None,
+        about: bytes = b"",
+    ) -> MaskedSum:
+        """Ask all clients in the next round and open the sum of the survivors.
+
+        exchange: Carries the messages of this round.
+        shapes (mapping of str to (shape, n_bytes)): Arrays of a client's words.
+        n_min: Least number of clients of the sum.
+        inside: Clients whose masked words are in a reply, by its number, where
+            aggregators add them up; None: each reply is of one client.
+        about: Hash of the request of this round.
+        Raises NotEnoughClientsError: If too few clients remain; nothing was opened.
+        """
+        self.exchange, self.n_min = exchange, n_min
+        self.faults = dict(self._left_out)
+        index, self.next = self.next, self.next + 1
+        self.base = {"run": self.plan.run, "round": index}
+        plan = self.plan.of_round(index, self.shared, about)
+        words, alive = self._masked(shapes, inside or (lambda client: [client]))
+        signatures = self._survivors(alive)
+        shares = self._unmask(alive, signatures)
+        self._take_off_own(plan, words, shapes, alive, shares)
+        self._take_off_pairs(plan, words, shapes, alive, shares)
         return MaskedSum(words, alive, self.faults)
 
     def _keys(self) -> dict[int, Message]:
@@ -106,9 +139,12 @@ class _Round:
         out: dict[int, Message] = {}
         seen: set[bytes] = set()
         for client, reply in self._ask("keys", asked).items():
-            keys = {_raw(reply.get("sealing")), _raw(reply.get("masking"))}
-            # All others would refuse the round because of it.
-            if len(keys) < 2 or keys & seen or not all(map(crypto.is_public, keys)):
+            size = plan.n_rounds * KEY_BYTES
+            masking = _raw(reply.get("masking"))
+            keys = {_raw(reply.get("sealing")), *cut_keys(masking)}
+            whole = len(masking) == size and len(keys) == plan.n_rounds + 1
+            # All others would refuse the rounds because of it.
+            if not whole or keys & seen or not all(map(crypto.is_public, keys)):
                 self.faults[client] = "sent no keys"
                 continue
             if _name(reply) is None:
@@ -121,8 +157,8 @@ class _Round:
 
     def _shares(
         self, public: Mapping[int, Message]
-    ) -> tuple[dict[int, bytes], dict[int, dict[int, bytes]]]:
-        """Sealed shares by receiver and sender, of the clients that shared."""
+    ) -> tuple[dict[int, list[bytes]], dict[int, dict[int, bytes]]]:
+        """Checks by client and round; sealed shares by receiver and sender."""
         listed = self._draw(public)
         signatures = {
             i: _sized(reply.get("signature"), SIGNATURE_BYTES)
@@ -145,15 +181,16 @@ class _Round:
             }
             for client, of in peers.items()
         }
-        checks: dict[int, bytes] = {}
+        size, n_bytes = box_bytes(self.plan), KEY_BYTES * self.plan.n_rounds
+        checks: dict[int, list[bytes]] = {}
         sent: dict[int, dict[int, bytes]] = {}
         for client, reply in self._ask("shares", asked).items():
             to, sealed = _items(reply.get("to")), _items(reply.get("sealed"))
             whole = to == peers[client] and len(sealed) == len(to)
-            if not whole or not all(len(_raw(box)) == BOX_BYTES for box in sealed):
+            if not whole or not all(len(_raw(box)) == size for box in sealed):
                 self.faults[client] = "did not share its secrets with all neighbours"
                 continue
-            checks[client] = _raw(reply.get("check"))
+            checks[client] = cut_keys(_sized(reply.get("check"), n_bytes))
             sent[client] = dict(zip(to, sealed, strict=True))
         self._check_left(len(sent), "shared their secrets")
         boxes = {
@@ -170,28 +207,37 @@ class _Round:
         hashes = b"".join(key_hash(k["sealing"], k["masking"]) for k in keys)
         sites = [_name(public[i]) or "" for i in clients]
         sites = sites if any(sites) else []
+        losses = self.plan.safe_losses(*self._demands(public))
+        self.plan = replace(self.plan, losses=losses)
         coin = public_coin(self.plan, listed, hashes, sites)
         # Where all are neighbours, all keys are shown to all.
         shown = b"" if self.plan.complete else hashes
         self.plan = replace(self.plan, coin=coin)
-        return {"listed": listed, "hashes": shown, "sites": sites}
+        return {"listed": listed, "hashes": shown, "sites": sites, "losses": losses}
+
+    def _demands(self, public: Mapping[int, Message]) -> tuple[int, int]:
+        """Clients of the smallest sum, and colluders, for sites with rosters."""
+        least, colluders = (
+            max((_number(reply.get(name)) for reply in public.values()), default=0)
+            for name in ("roster", "colluders")
+        )
+        return least, colluders
 
     def _masked(
-        self, boxes: Mapping[int, Mapping[int, bytes]]
+        self, shapes: Shapes, members: Callable[[int], Sequence[int]]
     ) -> tuple[Words, list[int]]:
-        self.plan = replace(self.plan, shared=to_bits(boxes, self.plan.n_clients))
-        asked = {
-            client: self.base
-            | {"shared": self.plan.shared, "sealed": list(own.values())}
-            for client, own in boxes.items()
-        }
+        asked: dict[int, Message] = {}
+        for client, own in self.boxes.items():
+            asked[client] = dict(self.base)
+            if client in self._unopened:
+                asked[client] |= {"shared": self.shared, "sealed": list(own.values())}
         total: Words = {}
         alive: list[int] = []
         for client, (_, words) in sorted(self.exchange("masked", asked).items()):
             if client not in asked:
                 continue
-            inside = self.inside(client)
-            fault = wrong_words(words, self.shapes)
+            inside = members(client)
+            fault = wrong_words(words, shapes)
             if not fault and (
                 not asked.keys() >= set(inside) or set(alive) & set(inside)
             ):
@@ -204,14 +250,16 @@ class _Round:
                 add(total, words)
             else:
                 total = {name: value.copy() for name, value in words.items()}
+        self._unopened -= set(alive)
         self._check_left(len(alive), "sent masked answers")
         return total, alive
 
-    def _survivors(
-        self, public: Mapping[int, Message], alive: Sequence[int]
-    ) -> dict[int, bytes]:
+    def _survivors(self, alive: Sequence[int]) -> dict[int, bytes]:
         """Signatures under the list of who answered, if a client asks for them."""
-        if not any(reply.get("roster") == 1 for reply in public.values()):
+        least, colluders = self._demands(self.public)
+        if not least or not self.plan.needs_signatures(
+            len(self.boxes), len(alive), least, colluders
+        ):
             return {}
         living = set(alive)
         listed = to_bits(alive, self.plan.n_clients)
@@ -230,10 +278,7 @@ class _Round:
         return out
 
     def _unmask(
-        self,
-        boxes: Mapping[int, Mapping[int, bytes]],
-        alive: Sequence[int],
-        signatures: Mapping[int, bytes],
+        self, alive: Sequence[int], signatures: Mapping[int, bytes]
     ) -> dict[str, dict[int, dict[int, bytes]]]:
         """Shares by kind, by client that they are of, and by holder."""
         living = set(alive)
@@ -244,7 +289,7 @@ class _Round:
         }
         whose = {}
         for client in alive:
-            near = sorted([*boxes[client], client])
+            near = sorted([*self.boxes[client], client])
             whose[client] = {
                 "alive": [i for i in near if i in living],
                 "dead": [i for i in near if i not in living],
@@ -266,48 +311,51 @@ class _Round:
 
     def _take_off_own(
         self,
+        plan: MaskPlan,
         words: Words,
+        shapes: Shapes,
         alive: Sequence[int],
-        checks: Mapping[int, bytes],
         shares: Mapping[str, Mapping[int, Mapping[int, bytes]]],
     ) -> None:
-        plan = self.plan
-        # Secrets were shared before it was known who did.
-        before = replace(plan, shared=b"")
+        at = plan.round_index - self.plan.round_index
         for client in alive:
             own = self._opened(
                 client,
                 shares["own"].get(client, {}),
-                partial(_is_own_mask, before, checks[client]),
+                partial(_is_own_mask, self.plan, self.checks[client][at]),
             )
             key = crypto.derive(own, own_text(plan, client))
-            add(words, crypto.mask(key, self.shapes), minus=True)
+            add(words, crypto.mask(key, shapes), minus=True)
 
     def _take_off_pairs(
         self,
+        plan: MaskPlan,
         words: Words,
+        shapes: Shapes,
         alive: Sequence[int],
-        boxes: Mapping[int, Mapping[int, bytes]],
-        public: Mapping[int, Message],
         shares: Mapping[str, Mapping[int, Mapping[int, bytes]]],
     ) -> None:
         living = set(alive)
-        for client in sorted(set(boxes) - living):
-            near = [i for i in boxes[client] if i in living]
+        at = KEY_BYTES * (plan.round_index - self.plan.round_index)
+        public = {
+            client: reply["masking"][at : at + KEY_BYTES]
+            for client, reply in self.public.items()
+        }
+        for client in sorted(set(self.boxes) - living):
+            near = [i for i in self.boxes[client] if i in living]
             if not near:
                 continue
             raw = self._opened(
                 client,
                 shares["masking"].get(client, {}),
-                partial(_is_key_of, public[client]["masking"]),
+                partial(_is_key_of, public[client]),
             )
             key = crypto.load_key(raw)
             for peer in near:
-                text = pair_text(self.plan, b"mask", client, peer)
-                secret = crypto.agree(key, public[peer]["masking"])
-                seed = crypto.derive(secret, text)
+                text = pair_text(plan, b"mask", client, peer)
+                seed = crypto.derive(crypto.agree(key, public[peer]), text)
                 # What the peer added for this pair.
-                add(words, crypto.mask(seed, self.shapes), minus=peer < client)
+                add(words, crypto.mask(seed, shapes), minus=peer < client)
 
     def _opened(
         self,
@@ -361,6 +409,11 @@ class _Round:
 def _items(value: Any) -> list[Any]:
     """Value of a reply that should be a list."""
     return list(value) if isinstance(value, (list, tuple)) else []
+
+
+def _number(value: Any) -> int:
+    """Value of a reply that should be a count."""
+    return value if type(value) is int and 0 <= value < 2**31 else 0
 
 
 def _raw(value: Any) -> bytes:

@@ -6,7 +6,7 @@ import secrets
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,7 +28,11 @@ from skfedcal.federation.endpoint import (
 )
 from skfedcal.federation.policy import SitePolicy
 from skfedcal.federation.site import Site
-from skfedcal.federation.wire import request_hash, write_request
+from skfedcal.federation.wire import request_hash, terms_hash, write_request
+
+if TYPE_CHECKING:
+    from skfedcal.federation.masking_server import MaskedRounds
+    from skfedcal.federation.roster import Operator
 
 Message = dict[str, Any]
 Letter = tuple[Message, Mapping[str, Any]]
@@ -105,6 +109,8 @@ class MessageBackend:
     simulate : bool, default=False
         Whether all sites are in this process, so that the seed of their noise may be
         sent to them.
+    operator : Operator, default=None
+        Signs what sites are asked, where their roster names an operator.
     threshold, dropout, colluders : optional
         How masked sums are planned; see `plan_masks`.
 
@@ -132,10 +138,11 @@ class MessageBackend:
         *,
         secure: bool = False,
         simulate: bool = False,
+        operator: Operator | None = None,
         **masks: Any,
     ) -> None:
         check_engine(transport, "transport")
-        self.transport = transport
+        self.transport, self.operator = transport, operator
         self.secure = check_flag("secure", secure)
         self.simulate = check_flag("simulate", simulate)
         self.faults: dict[Hashable, str] = {}
@@ -143,6 +150,10 @@ class MessageBackend:
         # A name that no site has seen: an old message is of another run.
         self._run = secrets.token_hex(16)
         self._n_sums = 0
+        # Cohorts that were asked, their rounds that have keys, and who was lost last.
+        self._cohorts: set[tuple[Hashable, ...]] = set()
+        self._prepared: dict[tuple[Hashable, ...], _Prepared] = {}
+        self._lost: set[Hashable] = set()
 
     def ids(self) -> Sequence[Hashable]:
         return self.transport.ids()
@@ -172,8 +183,7 @@ class MessageBackend:
         request = replace(request, n_clients=max(request.n_clients, len(names)))
         words = request_words(request, masked=self.secure)
         self.faults = {}
-        index, self._n_sums = self._n_sums, self._n_sums + 1
-        exchange = _Exchange(self, request, asked, {"run": self._run, "round": index})
+        exchange = _Exchange(self, request, asked)
         try:
             if self.secure:
                 answer = self._masked(exchange, words)
@@ -195,6 +205,7 @@ class MessageBackend:
 
     def _plain(self, exchange: _Exchange, words: WordPlan) -> PartialSum:
         total, n_clients = words.zeros(), 0
+        exchange.base = {"run": self._run, "round": self._next_sums(1)}
         replies = exchange("answer", {name: {} for name in exchange.asked}, full=True)
         for name, (message, arrays) in replies.items():
             n_in = len(exchange.included[name])
@@ -215,20 +226,8 @@ class MessageBackend:
         return replace(answer, n_units=round(exchange.request.n_units * share))
 
     def _masked(self, exchange: _Exchange, words: WordPlan) -> PartialSum:
-        from skfedcal.federation.mask_plan import plan_masks
-        from skfedcal.federation.masking_server import masked_sum
-
-        names = list(exchange.asked)
-        plan = plan_masks(
-            self._run,
-            exchange.base["round"],
-            len(names),
-            # Sites elsewhere may hold rosters, and do not trust the server then.
-            active=not self.simulate,
-            max_colluders=exchange.request.max_colluders,
-            **self._masks,
-        )
-        plan = replace(plan, about=request_hash(exchange.text))
+        names = tuple(exchange.asked)
+        number = {name: i for i, name in enumerate(names)}
 
         def by_number(stage: str, messages: Mapping[int, Message]) -> dict[int, Any]:
             letters = {names[i]: message for i, message in messages.items()}
@@ -239,16 +238,23 @@ class MessageBackend:
         def inside(client: int) -> list[int]:
             return sorted(number[name] for name in exchange.included[names[client]])
 
-        number = {name: i for i, name in enumerate(names)}
-        found = masked_sum(
+        # Rounds are used up even if one fails: it is prepared again then.
+        ready = self._prepared.pop(names, None)
+        terms = terms_hash(exchange.text)
+        if ready is None or ready.terms != terms:
+            ready = self._prepare(exchange, names, terms, by_number)
+        rounds, n_min = ready.rounds, exchange.request.n_min
+        self.faults |= ready.faults
+        exchange.base = {"run": rounds.plan.run, "round": rounds.next}
+        found = rounds.sum(
             by_number,
-            plan,
             words.shapes,
-            n_min=exchange.request.n_min,
-            names=names,
+            n_min=n_min,
             inside=inside,
+            about=request_hash(exchange.text),
         )
         self.faults |= {names[i]: text for i, text in found.faults.items()}
+        self._keep(names, ready, {names[i] for i in found.clients})
         fault = words.fault(found.words, len(found.clients))
         if fault:
             raise FaultySumError(
@@ -261,6 +267,67 @@ class MessageBackend:
             )
         return words.decode(found.words, len(found.clients))
 
+    def _prepare(
+        self,
+        exchange: _Exchange,
+        names: tuple[Hashable, ...],
+        terms: bytes,
+        by_number: Callable[[str, Mapping[int, Message]], dict[int, Any]],
+    ) -> _Prepared:
+        """Keys and shares of the rounds that are left, in two exchanges."""
+        from skfedcal.federation.mask_plan import plan_masks
+        from skfedcal.federation.masking_server import MaskedRounds
+
+        request = exchange.request
+        # A cohort that is drawn by chance is not asked again.
+        again = len(names) == len(self.ids()) or names in self._cohorts
+        self._cohorts.add(names)
+        left = request.n_rounds - request.round_index if again else 1
+        # A site has keys of one setup at a time.
+        others = self._prepared.items()
+        self._prepared = {k: v for k, v in others if not set(k) & set(names)}
+        plan = plan_masks(
+            self._run,
+            self._n_sums,
+            len(names),
+            # Sites elsewhere may hold rosters, and do not trust the server then.
+            active=not self.simulate,
+            max_colluders=request.max_colluders,
+            n_rounds=left,
+            **self._masks,
+        )
+        self._next_sums(plan.n_rounds)
+        plan = replace(plan, about=terms)
+        exchange.base = {"run": plan.run, "round": plan.round_index}
+        exchange.terms = plan.to_message()
+        rounds = MaskedRounds(by_number, plan, n_min=request.n_min, names=names)
+        return _Prepared(terms, rounds, dict(self.faults))
+
+    def _keep(
+        self, names: tuple[Hashable, ...], ready: _Prepared, alive: set[Hashable]
+    ) -> None:
+        """Keep the keys of later rounds, unless a site was lost that may return."""
+        lost = set(names) - alive
+        if lost - self._lost:
+            # It may have been started again, and would refuse a run that it answered.
+            self._run, self._n_sums = secrets.token_hex(16), 0
+        elif ready.rounds.next in ready.rounds.plan.rounds:
+            self._prepared[names] = ready
+        self._lost = (self._lost - set(names)) | lost
+
+    def _next_sums(self, n_sums: int) -> int:
+        """Numbers of sums that no other sum of the run has; the first of them."""
+        first, self._n_sums = self._n_sums, self._n_sums + n_sums
+        return first
+
+
+class _Prepared(NamedTuple):
+    """Rounds that have keys: what is asked in them, and who was left out of them."""
+
+    terms: bytes
+    rounds: MaskedRounds
+    faults: dict[Hashable, str]
+
 
 class _Exchange:
     """Messages of one sum, and the faults of clients that do not answer."""
@@ -270,10 +337,11 @@ class _Exchange:
         backend: MessageBackend,
         request: Request,
         asked: Mapping[Hashable, int],
-        base: Message,
     ) -> None:
-        self.backend, self.request = backend, request
-        self.asked, self.base = asked, base
+        self.backend, self.request, self.asked = backend, request, asked
+        # Run and round of messages; and all terms of masked rounds.
+        self.base: Message = {}
+        self.terms: Message = {}
         # Clients whose answers are in a reply: its sender, and more from an aggregator.
         self.included: dict[Hashable, list[Hashable]] = {}
         self._seeded = backend.simulate and request.entropy is not None
@@ -284,10 +352,13 @@ class _Exchange:
     ) -> dict[Hashable, Reply]:
         """Replies that can be read; `full` letters carry the request."""
         letters: dict[Hashable, Letter] = {}
+        shown = {"request": self.text} if full else {}
+        if full and self.backend.operator is not None:
+            terms = self.terms if kind == "keys" else self.base
+            about = request_hash(self.text)
+            shown |= self.backend.operator.sign_request(kind, terms, about)
         for name, message in messages.items():
-            letter, arrays = {**message, **self.base}, {}
-            if full and kind != "masked":
-                letter["request"] = self.text
+            letter, arrays = {**message, **self.base, **shown}, {}
             if full and kind != "keys":
                 arrays = self._arrays
                 if self._seeded:

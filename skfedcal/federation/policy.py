@@ -463,6 +463,11 @@ def check_terms(
     """
     if len(request.run) > _MAX_NAME:
         raise SiteRefusalError(f"the name of the run is longer than {_MAX_NAME}")
+    if 0 < request.n_rounds <= request.round_index:
+        raise SiteRefusalError(
+            f"the run has {request.n_rounds} rounds, the request is of round "
+            f"{request.round_index}"
+        )
     if request.n_clients > _MAX_CLIENTS:
         raise SiteRefusalError(f"the sum has more than {_MAX_CLIENTS} clients")
     _check_reading(request, classes_of(request, n_classes))

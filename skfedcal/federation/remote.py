@@ -17,6 +17,7 @@ from skfedcal.federation.reading import Reading
 
 if TYPE_CHECKING:
     from skfedcal.federation.messages import Transport
+    from skfedcal.federation.roster import Operator
     from skfedcal.federation.runner import FederatedRunner
 
 
@@ -37,6 +38,8 @@ class RemoteClients:
     n_rows : int, default=None
         Rows of all sites together, where that is public; needed to protect single
         examples (``unit='example'``).
+    operator : Operator, default=None
+        Signs what sites are asked, where their roster names an operator.
 
     Examples
     --------
@@ -59,6 +62,7 @@ class RemoteClients:
         *,
         n_columns: int | None = None,
         n_rows: int | None = None,
+        operator: Operator | None = None,
     ) -> None:
         if not hasattr(engine, "ids"):
             raise TypeError(
@@ -66,6 +70,17 @@ class RemoteClients:
                 "InProcessTransport, or a backend."
             )
         self._engine, self._n_columns, self._n_rows = engine, n_columns, n_rows
+        self._operator = operator
+        if operator is not None and not hasattr(operator, "sign_request"):
+            raise TypeError(
+                f"operator is of type {type(operator).__name__}; pass "
+                "Operator(key, roster)."
+            )
+        if operator is not None and hasattr(engine, "total"):
+            raise ValueError(
+                "operator signs what a transport carries; with a backend pass "
+                "MessageBackend(transport, operator=...)."
+            )
 
     def __len__(self) -> int:
         return len(self._engine.ids())
@@ -130,7 +145,7 @@ class RemoteClients:
             **reading,
         )
         order = np.argsort(labels, kind="stable")
-        rows = RemoteDataset(self._engine, agreed, self._n_rows)
+        rows = RemoteDataset(self._engine, agreed, self._n_rows, self._operator)
         return rows, ClassMap(labels[order], order)
 
 
@@ -141,11 +156,13 @@ class RemoteDataset:
     source: Reaches the sites.
     reading: What their rows mean.
     declared_rows: Public number of rows.
+    operator: Signs what sites are asked.
     """
 
     source: Any
     reading: Reading
     declared_rows: int | None = None
+    operator: Operator | None = None
 
     # Rows of sites count once.
     @property
@@ -195,7 +212,8 @@ class RemoteDataset:
                 f"FederatedRunner(backend={runner.backend!r}): remote clients come "
                 "with their own engine. Leave backend out."
             )
-        return _Reader(masking(self.source, runner.secure), self.reading)
+        engine = masking(self.source, runner.secure, self.operator)
+        return _Reader(engine, self.reading)
 
     def check_model(self, model: Any) -> None:
         """Refuse a privacy model that is simulated where real sites are asked.

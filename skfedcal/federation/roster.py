@@ -1,21 +1,39 @@
 """Identities of sites: long-lived signing keys, and the list that every site holds.
 
 Without it a server could replace the keys of all clients by its own and remove all
-masks.
+masks. The list may also have the key of the operator, who signs what sites are asked:
+without it, whoever reaches the sites may ask them.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
 
 from skfedcal._files import as_path
-from skfedcal._json import dump, member, read_file, write_file
-from skfedcal.federation.crypto import KEY_BYTES, Ed25519PrivateKey, sign, verify
+from skfedcal._json import canonical, dump, member, read_file, write_file
+from skfedcal.exceptions import SiteRefusalError
+from skfedcal.federation.crypto import (
+    KEY_BYTES,
+    SIGNATURE_BYTES,
+    Ed25519PrivateKey,
+    sign,
+    verify,
+)
 
-FORMAT = "skfedcal roster 1"
+# A roster with the key of an operator has another format: a site that does not know of
+# operators must not take it for one without.
+FORMAT, FORMAT_OPERATOR = "skfedcal roster 1", "skfedcal roster 2"
+# Seconds for which the operator's signature under a request is valid.
+VALID_SECONDS = 24 * 3600
+# Seconds by which the clocks of operator and site may differ.
+_CLOCK_SECONDS = 600
 # Longest name of a site.
 MAX_NAME = 100
 _NAME = re.compile(rf"[\w.@-]{{1,{MAX_NAME}}}")
@@ -23,12 +41,12 @@ _NAME = re.compile(rf"[\w.@-]{{1,{MAX_NAME}}}")
 
 @dataclass(frozen=True, slots=True)
 class SiteKey:
-    """Signing key of one site; it never leaves the site.
+    """Signing key of one site, or of the operator; it never leaves its owner.
 
     Parameters
     ----------
     name : str
-        Name of the site in the roster.
+        Name of the site in the roster; of an operator, any name.
     key : Ed25519PrivateKey
         What it signs with.
 
@@ -85,14 +103,17 @@ class SiteKey:
             raise ValueError(f"{path} is not a site key.") from None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Roster:
-    """Public keys of all sites.
+    """Public keys of all sites, and of the operator.
 
     Parameters
     ----------
     sites : mapping of str to bytes
         Public key of each site.
+    operator : bytes, default=None
+        Public key of the operator. Sites answer only requests that the operator signed;
+        None answers those of anyone who reaches them.
 
     Examples
     --------
@@ -103,6 +124,7 @@ class Roster:
     """
 
     sites: Mapping[str, bytes]
+    operator: bytes | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.sites, Mapping):
@@ -118,6 +140,25 @@ class Roster:
                 )
         if len(set(self.sites.values())) != len(self.sites):
             raise ValueError("Two sites of the roster have the same key.")
+        if self.operator is None:
+            return
+        if not isinstance(self.operator, bytes) or len(self.operator) != KEY_BYTES:
+            raise ValueError(
+                f"The key of the operator does not have {KEY_BYTES} bytes."
+            )
+        if self.operator in self.sites.values():
+            raise ValueError("The operator of the roster has the key of a site.")
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Hash of all names and keys."""
+        text = b"".join(
+            len(name).to_bytes(4, "big") + name.encode() + public
+            for name, public in sorted(self.sites.items())
+        )
+        if self.operator is None:
+            return sha256(b"skfedcal roster" + text).digest()
+        return sha256(b"skfedcal roster 2" + self.operator + text).digest()
 
     def signed(self, name: str, message: bytes, signature: bytes) -> bool:
         """Whether the site of this name signed a message."""
@@ -127,7 +168,10 @@ class Roster:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the roster as JSON."""
         keys = {name: public.hex() for name, public in sorted(self.sites.items())}
-        write_file(path, {"format": FORMAT, "sites": keys}, indent=2)
+        content: dict[str, Any] = {"format": FORMAT, "sites": keys}
+        if self.operator is not None:
+            content |= {"format": FORMAT_OPERATOR, "operator": self.operator.hex()}
+        write_file(path, content, indent=2)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Roster:
@@ -135,13 +179,157 @@ class Roster:
         path = as_path(path)
         try:
             found = read_file(path)
-            if member(found, "format", str, "it") != FORMAT:
+            if member(found, "format", str, "it") not in (FORMAT, FORMAT_OPERATOR):
                 raise ValueError(f"its format is {found['format']!r}")
             sites = member(found, "sites", dict, "it")
             keys = {name: bytes.fromhex(key) for name, key in sites.items()}
+            operator = None
+            if found["format"] == FORMAT_OPERATOR:
+                operator = bytes.fromhex(member(found, "operator", str, "it"))
+            elif "operator" in found:
+                raise ValueError(f"format {FORMAT!r} has no operator")
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path} is not a roster of sites: {error}.") from error
-        return cls(keys)
+        return cls(keys, operator)
+
+    def check_operator(
+        self,
+        kind: str,
+        terms: Mapping[str, Any],
+        about: bytes,
+        message: Mapping[str, Any],
+    ) -> None:
+        """Refuse what the operator of this roster did not sign; none signs nothing.
+
+        Parameters
+        ----------
+        kind : str
+            Kind of the message.
+        terms : mapping
+            Run and round, and for a setup all terms of its masks.
+        about : bytes
+            Hash of the request.
+        message : mapping
+            Message with the signature.
+
+        Raises
+        ------
+        SiteRefusalError
+            Naming what is missing.
+        """
+        if self.operator is None:
+            return
+        signature, digest, until = (
+            message.get(name) for name in ("operator", "roster", "expires")
+        )
+        if (
+            type(signature) is not bytes
+            or len(signature) != SIGNATURE_BYTES
+            or type(digest) is not bytes
+            or type(until) is not int
+        ):
+            raise SiteRefusalError(
+                "its roster names an operator, and the message has no signature of the "
+                "operator"
+            )
+        if digest != self.digest:
+            raise SiteRefusalError(
+                f"the operator signed for the roster {digest.hex()[:16]}, its own is "
+                f"{self.digest.hex()[:16]}"
+            )
+        now = time.time()
+        if not now - _CLOCK_SECONDS < until < now + VALID_SECONDS + _CLOCK_SECONDS:
+            raise SiteRefusalError(
+                "the signature of the operator has expired, or is valid for too long; "
+                "the clocks of operator and site may differ by "
+                f"{_CLOCK_SECONDS // 60} minutes"
+            )
+        text = _operator_text(kind, terms, about, digest, until)
+        if not verify(self.operator, text, signature):
+            raise SiteRefusalError("the operator of its roster did not sign this")
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Signs what sites are asked, by the roster that they hold.
+
+    Parameters
+    ----------
+    key : SiteKey
+        Key of the operator.
+    roster : Roster
+        Roster of the sites, with the public half of the key.
+
+    Examples
+    --------
+    >>> from skfedcal.federation import Operator, Roster, SiteKey
+    >>> key = SiteKey.generate("operator")
+    >>> sites = [SiteKey.generate(name) for name in ("hospital-a", "hospital-b")]
+    >>> roster = Roster({site.name: site.public for site in sites}, key.public)
+    >>> Operator(key, roster)
+    Operator('operator', 2 sites)
+    """
+
+    key: SiteKey
+    roster: Roster
+
+    def __post_init__(self) -> None:
+        for name, value, kind in (
+            ("key", self.key, SiteKey),
+            ("roster", self.roster, Roster),
+        ):
+            if not isinstance(value, kind):
+                raise TypeError(
+                    f"{name} is of type {type(value).__name__}; pass a "
+                    f"{kind.__name__}: requests are signed for one roster."
+                )
+        if self.roster.operator != self.key.public:
+            raise ValueError(
+                f"The roster has no operator, or another one than {self.key.name!r}: "
+                "make it with skfedcal flower keys --operator, and send it to every "
+                "site."
+            )
+
+    def __repr__(self) -> str:
+        return f"Operator({self.key.name!r}, {len(self.roster.sites)} sites)"
+
+    @classmethod
+    def load(
+        cls, key: str | os.PathLike[str], roster: str | os.PathLike[str]
+    ) -> Operator:
+        """Read the files that ``skfedcal flower keys --operator`` wrote."""
+        return cls(SiteKey.load(key), Roster.load(roster))
+
+    def sign_request(
+        self, kind: str, terms: Mapping[str, Any], about: bytes
+    ) -> dict[str, Any]:
+        """Entries of a message by which a site knows that the operator asks it.
+
+        Parameters
+        ----------
+        kind, terms, about
+            Those of `Roster.check_operator`, which reads the entries.
+        """
+        until = int(time.time()) + VALID_SECONDS
+        text = _operator_text(kind, terms, about, self.roster.digest, until)
+        return {
+            "operator": self.key.sign(text),
+            "roster": self.roster.digest,
+            "expires": until,
+        }
+
+
+def _operator_text(
+    kind: str, terms: Mapping[str, Any], about: bytes, digest: bytes, until: int
+) -> bytes:
+    content = {
+        "kind": kind,
+        "terms": dict(terms),
+        "about": about.hex(),
+        "roster": digest.hex(),
+        "expires": until,
+    }
+    return b"skfedcal operator 1" + canonical(content)
 
 
 def is_name(text: str) -> bool:

@@ -73,7 +73,9 @@ def find_faulty_sites(sites: Any, *, min_clients: int = 3) -> dict[Hashable, str
     from skfedcal.federation.messages import MessageBackend
 
     check_integer("min_clients", min_clients, 1)
-    backend = MessageBackend(getattr(sites, "_engine", sites), secure=True)
+    engine = getattr(sites, "_engine", sites)
+    operator = getattr(sites, "_operator", None)
+    backend = MessageBackend(engine, secure=True, operator=operator)
     test = _Test(backend)
     names = list(backend.ids())
     everybody = range(len(names))

@@ -46,7 +46,12 @@ from skfedcal.federation.policy import (
     seeded,
 )
 from skfedcal.federation.reading import OwnRows, SiteRows
-from skfedcal.federation.wire import FORMAT, read_request, request_hash
+from skfedcal.federation.wire import (
+    FORMAT,
+    read_request,
+    request_hash,
+    terms_hash,
+)
 
 if TYPE_CHECKING:
     from skfedcal.federation.masking_client import MaskingClient
@@ -60,7 +65,7 @@ Reply = tuple[Message, Words]
 _log = logging.getLogger("skfedcal.site")
 
 # Entries of the state that are not those of the masks.
-_OWN = ("request", "plain_runs", "plain_rounds", "plain_before")
+_OWN = ("plain_runs", "plain_rounds", "plain_before")
 
 
 class Site:
@@ -160,20 +165,54 @@ class Site:
             name = type(error).__name__
             return {"refused": f"it could not answer {kind!r} ({name})"}, {}
 
+    def forget_masks(self) -> None:
+        """Erase the secrets of masked rounds that are prepared.
+
+        For a site that lives on, where no message has come for a while; a server that
+        asks again prepares new ones.
+        """
+        own = {name: self.state[name] for name in _OWN if name in self.state}
+        client = self._client(self.state)
+        client.forget()
+        self.state = {**client.state, **own}
+
     def _hello(self) -> Message:
         return {"name": str(self.name), "format": FORMAT, "version": __version__}
 
     def _plain(self, message: Message, arrays: Mapping[str, Any]) -> Reply:
         admitted = self._admit(message.get("request"), message, arrays, masked=False)
         run, index = admitted.run, admitted.round_index
+        asked = {"run": run, "round": index}
+        self._check_operator("answer", asked, message, str(message["request"]))
         answered = AnsweredRuns(self.state, "plain")
         if why := answered.refusal(run, index):
             raise SiteRefusalError(f"it {why}")
+        if run not in self.state.get("plain_runs", ()):
+            self._check_forgotten(run)
         # Before anything is computed: a message that fails is not tried again.
         answered.add(run, index)
         self.state |= answered.to_state()
         self._pay(admitted)
-        return {"run": run, "round": index}, self._words(admitted)
+        return asked, self._words(admitted)
+
+    def _check_operator(
+        self, kind: str, terms: Message, message: Message, text: str
+    ) -> None:
+        """Refuse what the operator did not sign, where the roster names one."""
+        if self._roster is not None:
+            self._roster.check_operator(kind, terms, request_hash(text), message)
+
+    def _check_forgotten(self, run: str) -> None:
+        """Refuse a run that was paid for, if its rounds are not remembered any more.
+
+        The site was started again in between: the server begins another run then, and
+        somebody who repeats old messages cannot.
+        """
+        records = [] if self._ledger is None else self._ledger.records()
+        if any((record["details"] or {}).get("run") == run for record in records):
+            raise SiteRefusalError(
+                f"it answered run {run!r} before it was started again"
+            )
 
     def _admit(
         self, text: Any, message: Message, arrays: Mapping[str, Any], *, masked: bool
@@ -200,19 +239,12 @@ class Site:
         words: Words = {}
         try:
             if kind == "keys":
-                text = self._checked_text(message)
-                # By its own reading: keys fit together only where all were asked the
-                # same.
-                reply = client.keys(message, request_hash(text))
-                # Not before: a refused message must not change the round under way.
-                own["request"] = text
+                reply = self._keys(client, message)
             elif kind == "masked":
-                reply, words = {}, self._masked_words(client, own, message, arrays)
+                reply, words = {}, self._masked_words(client, message, arrays)
             else:
                 reply = getattr(client, kind)(message)
         finally:
-            if kind == "unmask":
-                own.pop("request", None)
             self.state = {**client.state, **own}
         return reply, words
 
@@ -227,11 +259,11 @@ class Site:
             max_colluders=self.policy.max_colluders,
         )
 
-    def _checked_text(self, message: Message) -> str:
-        """Text of the request of a round, refused before keys are made."""
+    def _keys(self, client: MaskingClient, message: Message) -> Message:
+        """Keys of some rounds, whose requests are checked as far as they are known."""
         from skfedcal.federation.mask_plan import MaskPlan
 
-        run_and_round(message)
+        run, _ = run_and_round(message)
         request = read_request(message.get("request"))
         check_terms(request, self.policy, self._n_classes, masked=True)
         plan = MaskPlan.from_message(message)
@@ -248,25 +280,41 @@ class Site:
                 f"the words are wide enough for {request.n_clients} clients, the round "
                 f"has {plan.n_clients}"
             )
-        return str(message["request"])
+        if plan.n_rounds > max(request.n_rounds - request.round_index, 1):
+            raise SiteRefusalError(
+                f"keys of {plan.n_rounds} rounds are asked for, from round "
+                f"{request.round_index} of a run of {request.n_rounds}"
+            )
+        text = str(message["request"])
+        self._check_operator("keys", plan.to_message(), message, text)
+        if not client.knows(run):
+            self._check_forgotten(run)
+        # By its own reading: keys fit together only where all were asked the same.
+        return client.keys(message, terms_hash(text), request.n_min)
 
     def _masked_words(
-        self,
-        client: MaskingClient,
-        own: Message,
-        message: Message,
-        arrays: Mapping[str, Any],
+        self, client: MaskingClient, message: Message, arrays: Mapping[str, Any]
     ) -> Words:
-        if "request" not in own:
+        if "about" not in client.state:
             raise SiteRefusalError("no round is under way")
-        admitted = self._admit(own["request"], message, arrays, masked=True)
+        text = message.get("request")
+        admitted = self._admit(text, message, arrays, masked=True)
+        text = str(text)
+        if terms_hash(text) != client.state["about"]:
+            raise SiteRefusalError(
+                "the request differs from the one for which keys were made in more "
+                "than its broadcast"
+            )
+        asked = {"run": admitted.run, "round": admitted.round_index}
+        self._check_operator("masked", asked, message, text)
 
         def answer() -> Words:
             # Noise that was drawn is never given away for nothing.
             self._pay(admitted)
             return self._words(admitted)
 
-        return client.masked(message, answer, admitted.request.n_min)
+        n_min = admitted.request.n_min
+        return client.masked(message, answer, n_min, request_hash(text))
 
     def _words(self, admitted: Admitted) -> Words:
         """Words of the answer. Touches rows: never raises, whatever they are."""

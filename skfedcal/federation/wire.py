@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from skfedcal._json import dump
+from skfedcal._json import canonical, dump
 from skfedcal.federation.endpoint import Request
 from skfedcal.federation.plain import (
     WireError,
@@ -33,7 +33,7 @@ from skfedcal.privacy.codec import BlockCode, Codec
 from skfedcal.privacy.entropy import SeededEntropy
 from skfedcal.privacy.events import PrivacyEvent, event_from_dict
 
-FORMAT = "skfedcal wire 3"
+FORMAT = "skfedcal wire 4"
 
 # Noise that clients add, by its name in messages.
 _NOISES = "skfedcal.privacy.randomizers"
@@ -45,7 +45,9 @@ _RANDOMIZERS = {
     "noise.polya_shares/1": f"{_NOISES}:PolyaShares",
 }
 # Fields of a request that are plain values.
-_PLAIN = ("unit", "n_min", "round_index", "n_clients", "max_colluders")
+_PLAIN = ("unit", "n_min", "round_index", "n_clients", "max_colluders", "n_rounds")
+# Fields that may differ between the rounds of a run.
+_OF_ROUND = ("broadcast", "codec", "randomizer", "round_index", "seed")
 _NAMES = {"format", "algorithm", "codec", "randomizer", "reading", "claim", "broadcast",
           "seed", "run", "simulated", *_PLAIN}  # fmt: skip
 
@@ -107,6 +109,18 @@ def read_request(text: Any, arrays: Mapping[str, Any] | None = None) -> Request:
 def request_hash(text: str) -> bytes:
     """Hash of the text of a request, and by it of the broadcast."""
     return sha256(text.encode()).digest()
+
+
+@lru_cache(maxsize=4)
+def terms_hash(text: str) -> bytes:
+    """Hash of what a request has in common with those of all rounds of its run.
+
+    Method and its parameters, reading, unit, claim, numbers of clients and rounds. What
+    is left out is derived from these by a site, or is checked by it in every round.
+    """
+    found = parse(text, "the request")
+    common = {key: value for key, value in found.items() if key not in _OF_ROUND}
+    return sha256(b"skfedcal terms" + canonical(common)).digest()
 
 
 # Clients of a simulation get the same text.

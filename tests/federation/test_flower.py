@@ -11,7 +11,7 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from skfedcal import (
@@ -144,21 +144,28 @@ def test_messages_and_arrays_arrive_unchanged():
         np.testing.assert_array_equal(read[name], array, strict=True)
 
 
-def _altered(reply, **changes):
-    """The reply with other arrays."""
-    arrays = reply.content.array_records["arrays"]
-    name = next(iter(arrays))
-    arrays[name] = changes["change"](arrays[name])
-    return reply
-
-
 def _array(function):
-    return partial(_altered, change=lambda array: Array(function(array.numpy())))
+    """The reply with another first array."""
+
+    def change(reply):
+        message, arrays = unpack(reply.content)
+        name = next(iter(arrays))
+        reply.content = pack(message, arrays | {name: function(arrays[name])})
+        return reply
+
+    return change
 
 
-def _broken(array):
-    array.data = array.data[:-3]
-    return array
+def _entries(**changes):
+    """The reply with other entries of its record."""
+
+    def change(reply):
+        record = reply.content.config_records["message"]
+        for name, function in changes.items():
+            record[f"/{name}"] = function(record[f"/{name}"])
+        return reply
+
+    return change
 
 
 def _no_message(reply):
@@ -166,9 +173,14 @@ def _no_message(reply):
     return reply
 
 
-def _not_arrays(reply):
-    reply.content["arrays"] = ConfigRecord({"x": 1})
-    return reply
+def _named(change):
+    """Other names, types and shapes of the arrays."""
+
+    def changed(text):
+        (first, *rest) = json.loads(text)
+        return json.dumps([change(*first), *rest])
+
+    return _entries(arrays=changed)
 
 
 def _as_other_node(reply):
@@ -180,9 +192,14 @@ WRONG = {
     "shape": (_array(lambda a: a[:-1]), "shape"),
     "more": (_array(lambda a: np.concatenate([a, a])), "shape"),
     "dtype": (_array(lambda a: a.astype(np.float64)), "float64|type"),
-    "cut off": (partial(_altered, change=_broken), "cannot be read"),
+    "cut off": (_entries(words=lambda raw: raw[:-3]), "cannot be read"),
+    "too long": (_entries(words=lambda raw: raw + bytes(8)), "cannot be read"),
+    "no bytes": (_entries(words=lambda raw: 10**13), "cannot be read"),
+    "object": (_named(lambda n, d, s: [n, "|O", s]), "cannot be read"),
+    "huge": (_named(lambda n, d, s: [n, d, [2**50]]), "cannot be read"),
+    "negative": (_named(lambda n, d, s: [n, d, [-1]]), "cannot be read"),
+    "not a list": (_entries(arrays=lambda text: "{"), "cannot be read"),
     "no message": (_no_message, "cannot be read"),
-    "no arrays": (_not_arrays, "cannot be read"),
     "another node": (_as_other_node, "another node"),
     "silent": (lambda reply: None, "did not answer"),
 }

@@ -29,7 +29,7 @@ from skfedcal.federation.mask_plan import MaskPlan, plan_masks
 from skfedcal.federation.masking_server import masked_sum
 from skfedcal.federation.policy import answer_cost
 from skfedcal.federation.request_catalogue import Schema, catalogue
-from skfedcal.federation.wire import request_hash, write_request
+from skfedcal.federation.wire import request_hash, terms_hash, write_request
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts, ScoreCounts
 from skfedcal.privacy import DistributedDP, LocalDP, PrivacyLedger, SourceDP
 from skfedcal.privacy.codec import BlockCode, Codec
@@ -105,13 +105,15 @@ class Server:
         self.refused = {}
         self.words = request_words(requests[0], masked=True)
         plan = plan_masks("run", 0, len(self.sites))
-        self.plan = replace(plan, about=request_hash(self.letters[0][0]))
+        self.plan = replace(plan, about=terms_hash(self.letters[0][0]))
 
     def exchange(self, stage, messages):
         replies = {}
         for i, message in messages.items():
             text, arrays = self.letters[i]
-            letter = {**message, "request": text} if stage == "keys" else dict(message)
+            letter = dict(message)
+            if stage in ("keys", "masked"):
+                letter["request"] = text
             reply = self.sites[i].handle(
                 stage, letter, arrays if stage == "masked" else {}
             )
@@ -124,7 +126,8 @@ class Server:
         return replies
 
     def total(self):
-        found = masked_sum(self.exchange, self.plan, self.words.shapes)
+        about = request_hash(self.letters[0][0])
+        found = masked_sum(self.exchange, self.plan, self.words.shapes, about=about)
         return self.words.decode(found.words, len(found.clients)).total
 
 

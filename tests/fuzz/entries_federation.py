@@ -15,6 +15,7 @@ from skfedcal import FederatedRunner, ScoreHistogram
 from skfedcal.federation import (
     InProcess,
     InProcessTransport,
+    Operator,
     Reading,
     RemoteClients,
     Roster,
@@ -26,6 +27,8 @@ from skfedcal.federation import (
 )
 from skfedcal.federation.wire import read_request, write_request
 from skfedcal.privacy import DistributedDP, LocalDP
+
+_KEY = SiteKey.generate("operator")
 
 
 @functools.cache
@@ -137,6 +140,7 @@ def settings(case):
         SiteRows: {"scores": logits, "labels": labels},
         Roster: {"sites": {"a": bytes(32)}},
         SiteKey: {"name": "a", "key": None},
+        Operator: {"key": _KEY, "roster": Roster({"a": bytes(32)}, _KEY.public)},
     }
     cls = case.pick("cls", list(made))
     given = dict(made[cls])

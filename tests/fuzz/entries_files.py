@@ -286,7 +286,8 @@ def read_identity(case):
     key = SiteKey.generate("a")
     path = case.path("identity.json")
     if case.chance(0.5):
-        Roster({"a": key.public}).save(path)
+        operator = SiteKey.generate("b").public if case.chance(0.5) else None
+        Roster({"a": key.public}, operator).save(path)
         reader = Roster.load
     else:
         Path(path).unlink(missing_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Sequence
-from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -151,9 +150,5 @@ def fingerprint(roster: Roster) -> str:
     160 bits: who may add a site of his own could find two rosters with the same short
     text.
     """
-    text = b"".join(
-        len(name).to_bytes(4, "big") + name.encode() + public
-        for name, public in sorted(roster.sites.items())
-    )
-    digest = sha256(b"skfedcal roster" + text).hexdigest()[:40]
+    digest = roster.digest.hex()[:40]
     return " ".join(digest[i : i + 4] for i in range(0, 40, 4))

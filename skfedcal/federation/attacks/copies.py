@@ -16,12 +16,13 @@ from skfedcal.exceptions import NotEnoughClientsError, SecureAggregationError
 from skfedcal.federation.endpoint import request_words
 from skfedcal.federation.mask_plan import plan_masks
 from skfedcal.federation.masking_server import masked_sum
+from skfedcal.federation.plain import WireError
 from skfedcal.federation.policy import SitePolicy
 from skfedcal.federation.reading import SiteRows
 from skfedcal.federation.request_catalogue import Entry, Schema
 from skfedcal.federation.roster import Roster, SiteKey
 from skfedcal.federation.site import Site
-from skfedcal.federation.wire import digest, request_hash, write_request
+from skfedcal.federation.wire import digest, request_hash, terms_hash, write_request
 from skfedcal.privacy.site_ledger import SiteLedger
 
 Message = dict[str, Any]
@@ -443,7 +444,11 @@ def ask_masked(
 ) -> tuple[list[Observation], list[Stage]]:
     """Ask all sites for a masked sum; give what is seen of the target, by stage."""
     sites = [target, *copies.peers()]
-    plan = replace(copies.plan(), about=request_hash(letter.text))
+    try:
+        terms = terms_hash(letter.text)
+    except WireError:  # what the site refuses has no terms
+        terms = b""
+    plan = replace(copies.plan(), about=terms)
     seen: list[Observation] = []
     stages: list[Stage] = []
 
@@ -451,7 +456,7 @@ def ask_masked(
         replies = {}
         for i, message in messages.items():
             asked = dict(message)
-            if stage == "keys":
+            if stage in ("keys", "masked"):
                 asked["request"] = letter.text
             arrays = letter.arrays if stage == "masked" else {}
             if i == 0:
@@ -465,7 +470,7 @@ def ask_masked(
         return replies
 
     with contextlib.suppress(NotEnoughClientsError, SecureAggregationError):
-        masked_sum(exchange, plan, dict(shapes))
+        masked_sum(exchange, plan, dict(shapes), about=request_hash(letter.text))
     return seen, stages
 
 
