@@ -100,7 +100,7 @@ def test_engines_do_not_ask_a_cohort_that_is_too_small(engine):
 def test_the_runner_refuses_a_small_sum_that_an_engine_opened(mode):
     model = DistributedDP(1.0, n_min=8, mode=mode)
     run(model, Watching(n_answers=8))
-    with pytest.raises(NotEnoughClientsError, match=r"over 7 .* 8 shares"):
+    with pytest.raises(NotEnoughClientsError, match=r"over 7 .* shares of 8"):
         run(model, Watching(n_answers=7))
     # Each cohort of a round is a sum by itself: 12 clients answer, 2 in the second.
     runner = FederatedRunner(cohort_size=10)
