@@ -100,7 +100,7 @@ class MaskedRounds:
         self.shared = to_bits(self.boxes, plan.n_clients)
         # Boxes travel until their receiver has answered.
         self._unopened = set(self.boxes)
-        self._left_out = self.faults
+        self._unprepared = self.faults
 
     def sum(
         self,
@@ -122,7 +122,7 @@ class MaskedRounds:
         Raises NotEnoughClientsError: If too few clients remain; nothing was opened.
         """
         self.exchange, self.n_min = exchange, n_min
-        self.faults = dict(self._left_out)
+        self.faults = dict(self._unprepared)
         index, self.next = self.next, self.next + 1
         self.base = {"run": self.plan.run, "round": index}
         plan = self.plan.of_round(index, self.shared, about)

@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import Any
 
 from skfedcal._files import as_path
-from skfedcal._json import canonical, dump, member, read_file, write_file
+from skfedcal._json import dump, member, read_file, write_file
 from skfedcal.exceptions import SiteRefusalError
 from skfedcal.federation.crypto import (
     KEY_BYTES,
@@ -324,12 +324,12 @@ def _operator_text(
 ) -> bytes:
     content = {
         "kind": kind,
-        "terms": dict(terms),
+        "terms": sorted(terms.items()),
         "about": about.hex(),
         "roster": digest.hex(),
         "expires": until,
     }
-    return b"skfedcal operator 1" + canonical(content)
+    return b"skfedcal operator 1" + dump(content).encode()
 
 
 def is_name(text: str) -> bool:
