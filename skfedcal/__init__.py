@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # ruff: isort: off
         LogitTransformer as LogitTransformer,
     )
     from skfedcal.evaluation import (
+        CalibrationMonitor as CalibrationMonitor,
         ClasswiseResiduals as ClasswiseResiduals,
         Estimate as Estimate,
         ScoreHistogram as ScoreHistogram,
@@ -77,6 +78,7 @@ else:
             "compose": ["FederatedCalibratedClassifier", "LogitTransformer"],
             "data": [],
             "evaluation": [
+                "CalibrationMonitor",
                 "ClasswiseResiduals",
                 "Estimate",
                 "ScoreHistogram",

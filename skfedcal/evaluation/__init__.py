@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     )
     from skfedcal.evaluation.histogram import ScoreHistogram
     from skfedcal.evaluation.intervals import Estimate
+    from skfedcal.evaluation.monitor import CalibrationMonitor
     from skfedcal.evaluation.paired import federated_compare_scores
     from skfedcal.evaluation.planning import ExpectedError, Plan, expected_error, plan
     from skfedcal.evaluation.report import ClassificationReport, federated_report
 
 __all__ = [
+    "CalibrationMonitor",
     "ClassificationReport",
     "ClasswiseResiduals",
     "Estimate",
@@ -93,6 +95,7 @@ __getattr__, __dir__, _names = attach(
         ],
         "histogram": ["ScoreHistogram"],
         "intervals": ["Estimate"],
+        "monitor": ["CalibrationMonitor"],
         "report": ["ClassificationReport", "federated_report"],
         "paired": ["federated_compare_scores"],
         "planning": ["ExpectedError", "Plan", "expected_error", "plan"],

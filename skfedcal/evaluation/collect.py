@@ -10,7 +10,7 @@ import numpy as np
 
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.federation.backends import masking
-from skfedcal.federation.collecting import Collected, collect
+from skfedcal.federation.collecting import Collected, Run, collect
 from skfedcal.federation.runner import FederatedRunner
 from skfedcal.privacy.entropy import Stream, draw_seed
 from skfedcal.privacy.ledger import PrivacyLedger
@@ -142,13 +142,15 @@ class Statistic:
         n_parts: int = 1,
         drop_empty: bool = False,
         suffix: str = "",
+        period: Run | None = None,
     ) -> Collected:
         """Ask the clients and return the state of the server.
 
         `n_parts` above 1 partitions the clients at random into that many cohorts, one
         per round. With `drop_empty`, clients without rows are not asked; in a
         simulation their number of rows is known, and remote sites report that they have
-        none. `suffix` is for the name of the checkpoint of a second run.
+        none. `suffix` is for the name of the checkpoint of a second run. With `period`
+        the next round of that run is collected, and no more.
         """
         runner = self.runner
         if suffix and runner.checkpoint is not None:
@@ -168,6 +170,10 @@ class Statistic:
             entropy=self.entropy,
             label=self.label,
             assumptions=tuple(self.assumptions),
+            # The same noise for every count of every period.
+            split="split" if period is None else "joint",
+            on_round=None if period is None else lambda *_: True,
+            run=period,
         )
 
     @staticmethod

@@ -114,10 +114,7 @@ def to_json(hist: ScoreHistogram) -> str:
         "population": hist.population_,
         "max_examples": hist.max_examples,
         "moments": [one.to_dict() for one in hist.moments_],
-        "privacy": {
-            name: "inf" if value == float("inf") else value
-            for name, value in asdict(hist.privacy_).items()
-        },
+        "privacy": write_report(hist.privacy_),
     }
     return json.dumps(content, allow_nan=False)
 
@@ -221,7 +218,7 @@ def _arguments(content: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("the last level differs from height")
     if not all((np.abs(total) < _LARGEST).all() for total in totals):
         raise ValueError("counts are not finite")
-    report = _report(content["privacy"])
+    report = read_report(content["privacy"])
     # With a huge eps the noise is 0, so the counts are exact. Any other eps has noise.
     if noise.exact and report.eps < _NO_NOISE:
         raise ValueError(f"counts without noise, but eps={report.eps:g}")
@@ -276,7 +273,16 @@ def _whole(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _report(values: dict[str, Any]) -> PrivacyReport:
+def write_report(report: PrivacyReport) -> dict[str, Any]:
+    """Give the fields of a report as JSON values."""
+    return {
+        name: "inf" if value == float("inf") else value
+        for name, value in asdict(report).items()
+    }
+
+
+def read_report(values: dict[str, Any]) -> PrivacyReport:
+    """Give the report of the fields of `write_report`; ValueError for any other."""
     known = {field.name for field in fields(PrivacyReport)}
     if not set(values) <= known:
         raise ValueError(f"privacy has unknown fields {sorted(set(values) - known)}")

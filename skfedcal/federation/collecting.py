@@ -95,6 +95,7 @@ def collect(
     clone_number: int = 0,
     on_start: Callable[[int], None] | None = None,
     on_round: OnRound | None = None,
+    run: Run | None = None,
 ) -> Collected:
     """Run an algorithm on clients: plan, pay, collect, release, report.
 
@@ -139,6 +140,11 @@ def collect(
     on_round : callable, default=None
         Called with state and record after each round; True ends the run, and nothing
         is refunded.
+    run : Run, default=None
+        Progress of a run that an earlier call began with the same algorithm, privacy
+        model and ledger, and stopped by `on_round`: its debit is not repeated, and its
+        next round follows on the rows that clients have now. None begins a run, or
+        resumes that of the runner's checkpoint.
 
     Returns
     -------
@@ -181,7 +187,14 @@ def collect(
     if on_start is not None:
         on_start(schedule.n_rounds)
     state, history = run_rounds(
-        runner, algorithm, clients, mechanism, entropy, schedule, on_round=on_round
+        runner,
+        algorithm,
+        clients,
+        mechanism,
+        entropy,
+        schedule,
+        on_round=on_round,
+        run=run,
     )
     report = mechanism.report()
     report = replace(report, assumptions=(*report.assumptions, *assumptions))
@@ -287,6 +300,7 @@ def run_rounds(
     *,
     n_classes: int | None = None,
     on_round: OnRound | None = None,
+    run: Run | None = None,
 ) -> tuple[Any, RoundHistory]:
     """Pay, then collect and release round by round; return state and history."""
     engine = engine_of(runner, clients)
@@ -315,8 +329,8 @@ def run_rounds(
         n_rows,
         timed,
     )
-    if runner.checkpoint is None:
-        return rounds.run(on_round)
+    if runner.checkpoint is None or run is not None:
+        return rounds.run(on_round, run)
     try:
         with file_lock(runner.checkpoint):
             return rounds.run(on_round)
@@ -407,12 +421,15 @@ class _Rounds:
     n_rows: int
     timed: bool
 
-    def run(self, on_round: OnRound | None) -> tuple[Any, RoundHistory]:
+    def run(
+        self, on_round: OnRound | None, run: Run | None = None
+    ) -> tuple[Any, RoundHistory]:
         algorithm, schedule = self.algorithm, self.schedule
         state = algorithm.init(self.n_classes)
         self._check_first_round(algorithm.broadcast(state))
-        key = schedule.draw_key(self.entropy)
-        run = Run.start(self.runner, self._fingerprint(), key, state)
+        if run is None:
+            key = schedule.draw_key(self.entropy)
+            run = Run.start(self.runner, self._fingerprint(), key, state)
         self._pay(run)
         for index in range(len(run.records), schedule.n_rounds):
             if run.finished:

@@ -2,11 +2,13 @@
 
 import contextlib
 import functools
+import hashlib
 import io
 import json
 import os
 import pickle
 import struct
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -17,12 +19,14 @@ from fuzz_engine import Broken
 from fuzz_values import HARMLESS_ROWS, HOSTILE_LABELS, HOSTILE_ROWS, HOSTILE_SETTINGS
 
 from skfedcal import (
+    CalibrationMonitor,
     PrivacyLedger,
     ScoreHistogram,
     load,
     load_federation,
     save_federation,
 )
+from skfedcal._json import canonical, parse
 from skfedcal.cli import main
 from skfedcal.datasets import load_adult, load_cifar10, load_femnist, load_mnist
 from skfedcal.federation import Roster, SiteKey, SiteRows
@@ -137,6 +141,37 @@ def load_histogram(case):
     for answer in ("roc_auc", "ece", "brier", "accuracy"):
         getattr(hist, answer)()
     hist.merge(hist)
+
+
+def load_monitor(case):
+    """`CalibrationMonitor.load`: refuse, or give one that answers."""
+    path = case.path("monitor.json")
+    text = mutated(case, _monitor(case.chance(0.5)))
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        content = parse(text, "text")
+        # With the right hash what is inside is read.
+        body = {k: v for k, v in content.items() if k != "content"}
+        content["content"] = hashlib.sha256(canonical(body)).hexdigest()
+        text = json.dumps(content).encode()
+    Path(path).write_bytes(text)
+    monitor = CalibrationMonitor.load(path)
+    check_once(case)
+    repr(monitor)
+    if monitor.n_periods_:
+        monitor.summary()
+
+
+@functools.cache
+def _monitor(private):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "monitor.json"
+        monitor = CalibrationMonitor(
+            1.0 if private else None, periods=3, random_state=0, path=path
+        )
+        for _ in range(2):
+            logits, labels, ids = clean_rows(2)
+            monitor.update(logits, labels, client_ids=ids)
+        return path.read_text()
 
 
 def _entry_of_zip(name, array):
@@ -399,6 +434,7 @@ def harmless_file(case):
 ENTRIES = [
     ("load", 15, load_calibrator),
     ("ScoreHistogram.from_json", 10, load_histogram),
+    ("CalibrationMonitor.load", 8, load_monitor),
     ("load_federation", 10, read_npz),
     ("save_federation", 3, write_federation),
     ("save_federation harmless", 1, harmless_file),

@@ -16,6 +16,7 @@ from fuzz_values import (
 
 import skfedcal
 from skfedcal import (
+    CalibrationMonitor,
     CentralDP,
     ClasswiseResiduals,
     DirichletPartitioner,
@@ -214,6 +215,19 @@ def histogram_fit(case):
     check_refused(case)
 
 
+def monitoring(case):
+    """Start a monitor, update it and ask one thing."""
+    given = {"eps": case.pick("eps", (None, 1.0)), "periods": 3, "random_state": 0}
+    keep = ("path", "ledger", "runner", "privacy")
+    monitor = hostile_call(case, CalibrationMonitor, keep=keep, **given)
+    args, kwargs, _ = call_form(case, *clean_rows(2))
+    monitor.update(*args, **kwargs)
+    check_refused(case)
+    case.pick("answer", (repr, CalibrationMonitor.summary))(monitor)
+    name = case.pick("name", ("estimate", "series", "histogram", "recalibration"))
+    getattr(monitor, name)(case.pick("argument", HOSTILE_SETTINGS))
+
+
 def histogram_answer(case):
     """Ask a good histogram with hostile arguments."""
     hist = histogram(case.chance(0.5))
@@ -377,6 +391,7 @@ ENTRIES = [
     ("ScoreHistogram.fit", 4, histogram_fit),
     ("ScoreHistogram answers", 6, histogram_answer),
     ("ScoreHistogram.merge", 1, histogram_merge),
+    ("CalibrationMonitor", 4, monitoring),
     ("planning", 3, planning),
     ("accounting", 4, accounting),
     ("FederatedDataset", 2, dataset),

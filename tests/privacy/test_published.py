@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from skfedcal import (
+    CalibrationMonitor,
     ClasswiseResiduals,
     Estimate,
     FedBinCalibrator,
@@ -251,6 +252,10 @@ def test_every_published_field_is_in_the_table(tmp_path):
         fitted.save(tmp_path / "cal.json")
         names |= set(json.loads((tmp_path / "cal.json").read_text()))
     assert listed("calibrator file") == names
+    monitor = CalibrationMonitor(1.0, random_state=0, path=tmp_path / "monitor.json")
+    monitor.update(FED.clients)
+    written = json.loads((tmp_path / "monitor.json").read_text())
+    assert listed("monitor file") == set(written)
 
 
 def _record(release, model):
