@@ -80,8 +80,8 @@ class Recalibration(NamedTuple):
     worth : bool
         Whether the lower end of `gain` is above `loss`.
     gain : Estimate
-        Decrease of the mean log loss by a new slope and shift of the log-odds, with a
-        two-sided interval of 90 %.
+        Decrease of the mean log loss by a new shift, or slope and shift, of the
+        log-odds, with an interval of 95 %.
     loss : float
         Expected increase of the log loss by sampling and noise of a private fit.
     eps : float or None
@@ -254,7 +254,8 @@ def recalibration(
 
     Gain of one Newton step of the log loss in slope and shift of the log-odds, from
     released counts: ``s' F^-1 s / 2`` with the score s and the information F, less its
-    mean where the scores are calibrated.
+    mean where the scores are calibrated. The better of shift alone and both, each with
+    an interval of 95 %, so that its lower end holds with 95 %.
 
     Parameters
     ----------
@@ -265,33 +266,19 @@ def recalibration(
     strength : float
         Signal-to-noise ratio of one client in it; infinite without noise.
     """
-    from skfedcal.evaluation.intervals import make_estimate, replace
+    from skfedcal.evaluation.intervals import replace
 
     counts, proba = hist.counts_, np.clip(hist.grid.centres, 1e-7, 1 - 1e-7)
     total = max(float(counts.sum()), 1.0)
     odds = np.clip(np.log(proba / (1 - proba)), -_FARTHEST, _FARTHEST)
     parts = np.stack([np.ones_like(odds), odds])
     slopes = parts[:, None] * np.stack([-proba, 1 - proba]) / total
-    score = (counts * slopes).sum(axis=(1, 2))
     rows = np.maximum(counts.sum(axis=0), 0.0) * proba * (1 - proba) / total
     information = (parts * rows) @ parts.T + 1e-6 * np.eye(2)
-    step = np.linalg.solve(information, score)
-    # Variances of the two scores and of their sum give the covariance.
-    both = np.concatenate([slopes, slopes.sum(axis=0)[None], (step @ slopes.reshape(
-        2, -1)).reshape(1, *slopes.shape[1:])])  # fmt: skip
-    sampling, privacy = hist.variances(both)
-    variance = sampling + privacy
-    across = (variance[2] - variance[0] - variance[1]) / 2
-    covariance = np.array([[variance[0], across], [across, variance[1]]])
-    chance = np.linalg.solve(information, covariance)
-    calibrated = float((chance @ chance).trace()) / 2
-    share = float(sampling[3] / variance[3]) if variance[3] > 0 else 1.0
-    found = make_estimate(
-        float(score @ step - chance.trace()) / 2,
-        float(sampling[3]) + calibrated * share,
-        float(privacy[3]) + calibrated * (1 - share),
-        ci=0.9,
-        bounds=None,
+    # Noise hides a slope sooner than a shift, which may be gain enough.
+    found = max(
+        (_gain(hist, slopes[:n], information[:n, :n]) for n in (1, 2)),
+        key=lambda one: one.low,
     )
     n_clients = max(hist.n_clients_, 1)
     noise = _CLIENT_SLOPE / (n_clients * strength)
@@ -305,3 +292,27 @@ def recalibration(
         estimand=hist.estimand_,
     )
     return Recalibration(bool(possible and found.low > lost), found, lost, eps)
+
+
+def _gain(hist: ScoreHistogram, slopes: Array, information: Array) -> Estimate:
+    """Gain of a Newton step in some parameters, from the slopes of each count."""
+    from skfedcal.evaluation.intervals import make_estimate
+
+    score = (hist.counts_ * slopes).sum(axis=(1, 2))
+    step = np.linalg.solve(information, score)
+    along = np.tensordot(step, slopes, axes=1)
+    sampling, privacy = map(float, hist.variances(along))
+    # cov(a, b) = (var(a + b) - var(a - b)) / 4
+    pairs = slopes[:, None], slopes[None]
+    spread = [sum(hist.variances(pairs[0] + sign * pairs[1])) for sign in (1, -1)]
+    chance = np.linalg.solve(information, (spread[0] - spread[1]) / 4)
+    # Variance of the gain of scores that are calibrated.
+    least = float((chance @ chance).trace()) / 2
+    share = sampling / (sampling + privacy) if sampling > 0 else 0.0
+    return make_estimate(
+        float(score @ step - chance.trace()) / 2,
+        sampling + least * share,
+        privacy + least * (1 - share),
+        ci=0.95,
+        bounds=None,
+    )

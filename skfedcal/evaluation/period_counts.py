@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal._files import as_path, file_lock
-from skfedcal._json import canonical, check_format, member, read_file, write_file
+from skfedcal._json import check_format, member, read_file, write_file
 from skfedcal._params import check_choice, check_integer
 from skfedcal._version import __version__
 from skfedcal.evaluation.collect import Statistic
@@ -29,6 +28,7 @@ from skfedcal.evaluation.grid import ScoreGrid
 from skfedcal.evaluation.histogram import ScoreHistogram, read_report, write_report
 from skfedcal.evaluation.noise import NoiseModel, is_depth, split_levels
 from skfedcal.exceptions import CheckpointError, PrivacyWarning, SimulatedPrivacyWarning
+from skfedcal.federation.checkpoint import fingerprint
 from skfedcal.methods.score_curves.rounds import LAW_FIELDS, LAW_KINDS, added_laws
 from skfedcal.privacy.events import PrivacyReport
 from skfedcal.privacy.models import (
@@ -422,7 +422,7 @@ def _read_period(values: dict[str, Any], levels: tuple[int, ...]) -> Period:
 
 def _digest(content: dict[str, Any]) -> str:
     body = {name: value for name, value in content.items() if name != "content"}
-    return hashlib.sha256(canonical(body)).hexdigest()
+    return fingerprint(content=body)
 
 
 @contextmanager

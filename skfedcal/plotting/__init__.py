@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         LabelSkewDisplay,
     )
     from skfedcal.plotting._fed_curves import (
+        CalibrationMonitorDisplay,
         FedPrecisionRecallDisplay,
         FedReliabilityDisplay,
         FedRocDisplay,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AuditDisplay",
+    "CalibrationMonitorDisplay",
     "ClientTemperaturesDisplay",
     "CostDisplay",
     "FedPrecisionRecallDisplay",
@@ -48,6 +50,7 @@ __getattr__, __dir__, _names = attach(
     {
         "_client_displays": ["ClientTemperaturesDisplay", "LabelSkewDisplay"],
         "_fed_curves": [
+            "CalibrationMonitorDisplay",
             "FedPrecisionRecallDisplay",
             "FedReliabilityDisplay",
             "FedRocDisplay",

@@ -1,25 +1,35 @@
-"""Curves that clients release: ROC, precision against recall, and reliability."""
+"""Curves that clients release.
+
+- ROC, precision against recall, and reliability, of one release.
+- A metric over the periods of a monitor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from skfedcal._params import check_choice
+from skfedcal._params import check_choice, check_flag
 from skfedcal.evaluation.answers import check_bins
+from skfedcal.evaluation.monitor import CalibrationMonitor, MetricSeries
 from skfedcal.plotting._display import (
+    COLOURS,
     MARKS,
+    REFERENCE,
     Array,
+    Display,
     FedDisplay,
     band,
     check_histogram,
     documented,
+    line_style,
     precision,
     rate,
     show_legend,
+    tidy,
     with_interval,
 )
 from skfedcal.plotting._reliability_display import bottom_of, draw_margin
@@ -28,6 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
+    from skfedcal.evaluation.drift import DriftAlarm
     from skfedcal.evaluation.histogram import ScoreHistogram
     from skfedcal.evaluation.intervals import Estimate
 
@@ -444,3 +455,140 @@ class FedReliabilityDisplay(FedDisplay):
         self.margin_ = draw_margin(
             ax, hist.grid.centres, margin, "linear", style, weights=rows
         )
+
+
+# What the metrics of a monitor are called.
+_METRICS = {"gap": "mean confidence less accuracy", "ece": "ECE", "l2_ece": "L2 ECE"}
+
+
+@documented
+class CalibrationMonitorDisplay(Display):
+    """A metric over the periods of a monitor, with simultaneous intervals and alarms.
+
+    Made by `from_monitor`.
+
+    Parameters
+    ----------
+    series : MetricSeries
+        The metric over periods.
+    metric : str
+        Its name.
+    n_periods : int
+        Periods that are paid for.
+    alarms : list of DriftAlarm, default=()
+        Alarms, which are drawn at the period in which they were found.
+
+    Attributes
+    ----------
+    line_, band_
+    alarm_lines_ : list of matplotlib Line2D
+        Periods of the alarms.
+    ax_, figure_
+
+    See Also
+    --------
+    skfedcal.CalibrationMonitor : The monitor.
+
+    Examples
+    --------
+    >>> from skfedcal import CalibrationMonitor, make_federation
+    >>> from skfedcal.plotting import CalibrationMonitorDisplay
+    >>> monitor = CalibrationMonitor(periods=4)
+    >>> for week in range(3):
+    ...     fed = make_federation(n_clients=20, n_samples=500, random_state=week)
+    ...     monitor = monitor.update(fed.clients)
+    >>> display = CalibrationMonitorDisplay.from_monitor(monitor, "accuracy")
+    >>> display.ax_.get_ylabel(), len(display.series.value)
+    ('accuracy', 3)
+    """
+
+    def __init__(
+        self,
+        series: MetricSeries,
+        *,
+        metric: str,
+        n_periods: int,
+        alarms: Sequence[DriftAlarm] = (),
+    ) -> None:
+        self.series = series
+        self.metric = metric
+        self.n_periods = n_periods
+        self.alarms = list(alarms)
+
+    @classmethod
+    def from_monitor(
+        cls,
+        monitor: CalibrationMonitor,
+        metric: str = "gap",
+        *,
+        accumulated: bool = False,
+        ax: Axes | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw a metric of a monitor; nothing further is asked of clients.
+
+        Parameters
+        ----------
+        monitor : CalibrationMonitor
+            The monitor.
+        metric : str, default='gap'
+            As in `CalibrationMonitor.estimate`.
+        accumulated : bool, default=False
+            Of all periods up to each, in place of each period by itself.
+        ax, **kwargs
+
+        Returns
+        -------
+        display
+        """
+        if not isinstance(monitor, CalibrationMonitor):
+            raise TypeError(
+                f"monitor is of type {type(monitor).__name__}; pass a "
+                "CalibrationMonitor."
+            )
+        accumulated = check_flag("accumulated", accumulated)
+        display = cls(
+            monitor.series(metric, accumulated=accumulated),
+            metric=metric,
+            n_periods=monitor.periods,
+            alarms=[one for one in monitor.alarms_ if one.metric == metric],
+        )
+        return display.plot(ax, **kwargs)
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        name: str | None = None,
+        band_kw: Mapping[str, Any] | None = None,
+        **line_kw: Any,
+    ) -> Self:
+        """Draw the metric, its intervals and the alarms.
+
+        Parameters
+        ----------
+        ax, name, band_kw, **line_kw
+
+        Returns
+        -------
+        CalibrationMonitorDisplay
+        """
+        ax = self._set_axes(ax)
+        place, series = self.series.period + 1, self.series
+        style = {**line_style(len(ax.lines)), "label": name, **line_kw}
+        self.line_: Line2D = ax.plot(place, series.value, **style)[0]
+        ends = series.low, series.high
+        self.band_ = self._shade(ax, self.line_, place, ends, band_kw)
+        self.alarm_lines_ = [
+            ax.axvline(one.period + 1, color=COLOURS[1], linestyle=":",
+                       label="_alarm" if i else "alarm")
+            for i, one in enumerate(self.alarms)
+        ]  # fmt: skip
+        if self.metric == "gap":
+            ax.axhline(0.0, color=REFERENCE, linewidth=0.8)
+        ax.set_xlim(0.5, self.n_periods + 0.5)
+        ax.set_xlabel(f"period, of {self.n_periods} that are paid for")
+        ax.set_ylabel(_METRICS.get(self.metric, self.metric.replace("_", " ")))
+        tidy(ax)
+        show_legend(ax)
+        return self

@@ -8,7 +8,7 @@ from entries_functions import histogram
 from fuzz_engine import Broken
 from fuzz_values import HOSTILE_LABELS, HOSTILE_ROWS, HOSTILE_SETTINGS, HOSTILE_WEIGHTS
 
-from skfedcal import metrics
+from skfedcal import CalibrationMonitor, metrics
 from skfedcal.metrics import get_scorer, get_scorer_names
 from skfedcal.privacy import CentralDP, audit_one_run
 
@@ -60,6 +60,28 @@ def audited(case):
         AuditDisplay.from_result(result)
     finally:
         pyplot().close("all")
+
+
+def monitored(case):
+    """CalibrationMonitorDisplay of a monitor, and of anything else."""
+    from skfedcal.plotting import CalibrationMonitorDisplay
+
+    monitor = _monitor()
+    if case.chance(0.3):
+        monitor = case.pick("monitor", HOSTILE_SETTINGS)
+    given = {"metric": "gap", "accumulated": False}
+    given[case.pick("param", list(given))] = case.pick("value", HOSTILE_SETTINGS)
+    try:
+        CalibrationMonitorDisplay.from_monitor(monitor, **given)
+    finally:
+        pyplot().close("all")
+
+
+@functools.cache
+def _monitor():
+    logits, labels, ids = clean_rows()
+    monitor = CalibrationMonitor(1.0, periods=3, random_state=0)
+    return monitor.update(logits, labels, client_ids=ids)
 
 
 @functools.cache
@@ -145,6 +167,7 @@ def fitted_pair():
 ENTRIES = [
     ("curves", 1, curve),
     ("AuditDisplay", 0.5, audited),
+    ("CalibrationMonitorDisplay", 0.5, monitored),
     ("plot_confusion_matrices", 0.5, matrices),
     ("plot_tsne", 0.5, maps),
     ("scorers", 3, scorer),

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import hashlib
 import io
 import json
 import os
@@ -26,10 +25,11 @@ from skfedcal import (
     load_federation,
     save_federation,
 )
-from skfedcal._json import canonical, parse
+from skfedcal._json import parse
 from skfedcal.cli import main
 from skfedcal.datasets import load_adult, load_cifar10, load_femnist, load_mnist
 from skfedcal.federation import Roster, SiteKey, SiteRows
+from skfedcal.federation.checkpoint import fingerprint
 
 # Written as text: json.dumps would refuse some of them.
 HOSTILE_JSON = (
@@ -151,7 +151,7 @@ def load_monitor(case):
         content = parse(text, "text")
         # With the right hash what is inside is read.
         body = {k: v for k, v in content.items() if k != "content"}
-        content["content"] = hashlib.sha256(canonical(body)).hexdigest()
+        content["content"] = fingerprint(content=body)
         text = json.dumps(content).encode()
     Path(path).write_bytes(text)
     monitor = CalibrationMonitor.load(path)

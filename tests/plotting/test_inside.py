@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 
-from skfedcal import FedBinCalibrator, FedTempCalibrator, make_federation
+from skfedcal import (
+    CalibrationMonitor,
+    FedBinCalibrator,
+    FedTempCalibrator,
+    make_federation,
+)
 from skfedcal.plotting import (
+    CalibrationMonitorDisplay,
     ClientTemperaturesDisplay,
     CostDisplay,
     LabelSkewDisplay,
@@ -58,6 +64,9 @@ PICTURES = {
         [0.5, 1, None], {"a": [3.0, 2, 1], "b": [4.0, 2, 0]}, references={"base": 2.5}
     ),
     "cost": lambda fed, proba: _costs(fed),
+    "monitor": lambda fed, proba: CalibrationMonitorDisplay.from_monitor(
+        CalibrationMonitor(periods=3).update(fed.clients).update(fed.clients)
+    ),
     "temperatures": lambda fed, proba: ClientTemperaturesDisplay.from_clients(
         fed.clients
     ),

@@ -8,6 +8,7 @@ from skfedcal.cli.commands._fit import FIT
 from skfedcal.cli.commands._flower import FLOWER
 from skfedcal.cli.commands._info import INFO
 from skfedcal.cli.commands._ledger import LEDGER
+from skfedcal.cli.commands._monitor import MONITOR
 from skfedcal.cli.commands._predict import PREDICT
 
 COMMANDS = (
@@ -17,6 +18,7 @@ COMMANDS = (
     FIT,
     PREDICT,
     EVALUATE,
+    MONITOR,
     INFO,
     FLOWER,
     AUDIT,
