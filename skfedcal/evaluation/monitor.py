@@ -328,8 +328,8 @@ class CalibrationMonitor(PeriodCounts):
                 self._asking = False
                 if not self._paid():
                     self.privacy, self._labels, self._salt = before
-                elif not isinstance(data, FederatedDataset):
-                    # Sites that have answered would not answer again.
+                elif getattr(self.privacy, "mode", "") == "faithful":
+                    # Clients have drawn noise, and would draw it a second time.
                     self._periods.append(period)
                 self._write()
                 raise

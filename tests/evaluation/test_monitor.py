@@ -285,6 +285,12 @@ def test_an_interrupt_and_an_error(tmp_path):
     with pytest.warns(PrivacyWarning, match="period 1 was interrupted"):
         run(monitor, [1])
     assert monitor.n_periods_ == 2 and len(monitor.ledger) == 1
+    # Clients that draw noise themselves are not asked again.
+    monitor = started(None, privacy=DistributedDP(5.0, mode="faithful"))
+    monitor.runner = FederatedRunner(backend=Breaks(too_few))
+    with pytest.raises(NotEnoughClientsError):
+        run(monitor, [0])
+    assert monitor.n_periods_ == 1
 
 
 def test_files_that_were_changed_are_refused(tmp_path):
@@ -364,17 +370,16 @@ def test_sites_answer_period_by_period_and_pay_once(secure, tmp_path):
         SiteLedger(tmp_path / f"{i}.jsonl", budget=(4.0, 1e-4)) for i in range(4)
     ]
     policy = SitePolicy(allow_plain=not secure)
-    states = [{} for _ in parts]
     monitor = started(periods=5, path=tmp_path / "monitor.json")
     for seed in range(3):
         logits, labels, _ = week(seed)
+        # Sites are started again in every period; their ledgers stay.
         sites = {
             str(i): Site(
                 str(i),
                 SiteRows(logits[rows], labels[rows]),
                 policy=policy,
                 ledger=ledgers[i],
-                state=states[i],
             )
             for i, rows in enumerate(parts)
         }
@@ -382,7 +387,6 @@ def test_sites_answer_period_by_period_and_pay_once(secure, tmp_path):
             tmp_path / "monitor.json", runner=FederatedRunner(secure=secure)
         )
         monitor.update(RemoteClients(InProcessTransport(sites)))
-        states = [site.state for site in sites.values()]
     assert monitor.n_periods_ == 3 and monitor.histogram(-1).n_clients_ == 4
     assert [len(ledger) for ledger in ledgers] == [1] * 4
     local = [[(week(s)[0][r], week(s)[1][r]) for r in parts] for s in range(3)]
