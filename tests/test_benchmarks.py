@@ -547,3 +547,30 @@ def test_peak_memory_counts_the_input_as_one(harness, monkeypatch):
     monkeypatch.setattr(bench_memory, "_peaks", lambda call: (400, 800, 0))
     rows = bench_memory.of_shape(10, 10, np.float32)  # 400 bytes
     assert {row["value"] for row in rows} == {2.0, 3.0, 1.0}
+
+
+def test_independent_noise_is_best_for_clients_that_are_in_every_period(harness):
+    from benchmarks import monitoring as found
+
+    strategies = {
+        "independent": np.eye(52),
+        "tree": found.tree(52),
+        "factorisation": found.square_root(52),
+    }
+    prefix = np.tril(np.ones((52, 52)))
+    root = strategies["factorisation"]
+    np.testing.assert_allclose(root @ root, prefix)
+    always = {name: found.noise_of(s, True) for name, s in strategies.items()}
+    once = {name: found.noise_of(s, False) for name, s in strategies.items()}
+    np.testing.assert_allclose(always["independent"], [52, np.sqrt(52), 52])
+    for name in ("tree", "factorisation"):
+        assert (always[name] > always["independent"]).all()
+    # The order that the guide states for those who are in one period only.
+    totals = [once[name][0] for name in ("factorisation", "tree", "independent")]
+    assert totals == sorted(totals) and totals[2] > 3 * totals[0]
+    # No other noise is better either, as the notes of CalibrationMonitor prove.
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        other = np.eye(8) + rng.random((8, 8)) * rng.choice([0.05, 0.5, 5.0])
+        total, weekly, _ = found.noise_of(other, True)
+        assert total >= 8 * (1 - 1e-9) and weekly >= np.sqrt(8) * (1 - 1e-9)

@@ -8,6 +8,7 @@ collects the next round from the rows that clients have then.
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, nan, sqrt
@@ -182,9 +183,10 @@ class CalibrationMonitor(PeriodCounts):
     contribution in each needs ``1'G1 <= mu**2``, and by Cauchy and Schwarz the noise of
     the total has the variance ``1'G^-1 1 >= P**2 / mu**2``. Independent noise attains
     it: the mean over all periods has the error of a single release with the whole
-    budget. The same argument with contributions that are independent between periods
-    shows that no noise has a smaller mean variance in single periods. So neither a tree
-    nor a factorisation can be better; ``python -m benchmarks.monitoring`` has figures.
+    budget. A client in another cell in each period needs ``trace(G) <= mu**2``, so that
+    no Gaussian noise has a smaller mean variance in single periods either. Neither a
+    tree nor a factorisation can be better; ``python -m benchmarks.monitoring`` has
+    figures.
     Nothing secret has to be stored between periods.
 
     **Alarms** compare a period with the weighted mean of those before, by recursive
@@ -263,7 +265,7 @@ class CalibrationMonitor(PeriodCounts):
         self._run_id, self._salt, self._asking = secrets.token_hex(16), 0, False
         self.privacy_: PrivacyReport | None = None
         self._path: Path | None = None
-        self._written = ""
+        self._written, self._busy = "", threading.Lock()
         if path is not None:
             self.save(path)
 

@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import pickle
+import threading
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from functools import reduce
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +64,10 @@ class Period:
 
 
 class PeriodCounts:
-    """Released counts of the periods of one run; base of `CalibrationMonitor`."""
+    """Released counts of the periods of one run; base of `CalibrationMonitor`.
+
+    A copy is the object itself: two of them could release one period twice.
+    """
 
     periods: int
     kind: Literal["top", "binary"]
@@ -92,6 +97,7 @@ class PeriodCounts:
     _asking: bool
     _path: Path | None
     _written: str
+    _busy: threading.Lock
 
     def __init__(self, **settings: object) -> None:
         raise NotImplementedError
@@ -274,10 +280,12 @@ class PeriodCounts:
     @contextmanager
     def _held(self) -> Iterator[None]:
         """Hold the file of the monitor, which must be as this object wrote it."""
-        if self._path is None:
-            yield
-            return
+        if not self._busy.acquire(blocking=False):
+            raise CheckpointError("This monitor is being updated by another thread.")
         try:
+            if self._path is None:
+                yield
+                return
             with file_lock(self._path):
                 found = read_file(self._path) if self._path.exists() else {}
                 if found.get("content") != self._written:
@@ -290,6 +298,20 @@ class PeriodCounts:
             raise CheckpointError(
                 f"{self._path} is in use by another process."
             ) from error
+        finally:
+            self._busy.release()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise pickle.PicklingError(
+            "A CalibrationMonitor cannot be pickled: a copy could release a period a "
+            "second time for one payment. Use save and load."
+        )
 
     def _write(self) -> None:
         if self._path is None:

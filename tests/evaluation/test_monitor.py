@@ -1,7 +1,9 @@
 """CalibrationMonitor: one payment for all periods, noise as stated, honest alarms."""
 
+import copy
 import json
 import os
+import pickle
 import signal
 from functools import reduce
 
@@ -291,6 +293,22 @@ def test_an_interrupt_and_an_error(tmp_path):
     with pytest.raises(NotEnoughClientsError):
         run(monitor, [0])
     assert monitor.n_periods_ == 1
+
+
+def test_no_copy_can_release_a_period_twice():
+    monitor = run(started(), [0])
+    assert copy.copy(monitor) is monitor and copy.deepcopy([monitor])[0] is monitor
+    with pytest.raises(pickle.PicklingError, match="Use save and load"):
+        pickle.dumps(monitor)
+
+    def again():
+        run(monitor, [1])
+
+    monitor.runner = FederatedRunner(backend=Breaks(again))
+    with pytest.raises(CheckpointError, match="by another thread"):
+        run(monitor, [1])
+    monitor.runner = None
+    assert run(monitor, [1]).n_periods_ == 2
 
 
 def test_files_that_were_changed_are_refused(tmp_path):
