@@ -168,11 +168,12 @@ def check_masked_sums(runner: FederatedRunner, schedule: Schedule) -> None:
     if schedule.cohort == "poisson":
         return
     least = min_guaranteed_clients(runner, schedule)
+    sizes = least if least == schedule.size else f"{least} to {schedule.size}"
     if not SMALLEST_COHORT <= least <= schedule.size <= LARGEST_COHORT:
         raise SecureAggregationError(
-            f"FederatedRunner(secure=True) has sums of {least} to {schedule.size} "
-            f"clients; a masked sum needs {SMALLEST_COHORT} to {LARGEST_COHORT} "
-            "clients. Pass another cohort_size."
+            f"FederatedRunner(secure=True) has sums of {sizes} clients; a masked sum "
+            f"needs {SMALLEST_COHORT} to {LARGEST_COHORT} clients. Pass another "
+            "cohort_size."
         )
 
 

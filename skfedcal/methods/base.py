@@ -382,12 +382,12 @@ class BaseCalibrator(
 
     def _warn_nobody_asked(self, setting: FitSetting) -> None:
         units = "rows" if setting.unit == "example" else "clients"
+        signal = setting.n_units * setting.strength
         warnings.warn(
-            "No client was asked and no privacy was spent: with "
-            f"{setting.n_units} {units} at this eps, the noise would hide any gain "
-            f"({units} times mu = {setting.n_units * setting.strength:.2g}). "
-            "Predictions return the input unchanged. "
-            f"More {units} or a larger eps would help"
+            "No client was asked and no privacy was spent: the noise would hide any "
+            f"gain. At this eps the signal of all {units} ({setting.n_units}) is "
+            f"{signal:.2g} times the noise, and 1 is needed. Predictions return the "
+            f"input unchanged. More {units} or a larger eps would help"
             f"{self._other_unit if setting.unit == 'client' else ''}.",
             CalibrationWarning,
             stacklevel=4,

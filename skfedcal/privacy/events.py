@@ -280,7 +280,8 @@ class PrivacyReport:
         )
         lines = [
             f"PrivacyReport({self._simulated}eps={self.eps:g}, delta={self.delta:.3g}",
-            f"  hides one {self.unit} among {self.n_clients} ({self.adjacency})",
+            f"  protects one {self.unit} of {self.n_clients} "
+            f"(adjacency: {self.adjacency})",
             f"  noise {self.noise_multiplier:.4f} x the bound, {self.n_rounds} "
             f"round(s), accountant {self.accountant}"
             + (f", mu={self.mu:.4f}" if self.mu is not None else ""),

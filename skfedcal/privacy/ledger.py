@@ -105,7 +105,7 @@ def refuse_overspending(
             f"The debit {entry['label']!r} would bring population "
             f"{entry['population']!r} to eps = {total:.6g} at delta = {delta:g}; "
             f"the budget is eps = {eps:g}, of which {spent:.6g} "
-            f"is spent. Nothing was debited."
+            "is spent. Nothing was debited. Pass a smaller eps."
         )
 
 

@@ -89,7 +89,7 @@ def test_what_was_paid_for_is_shown_before_the_budget_ends(
     assert code == 2 and sum("error" in line for line in lines) == 1
     assert run_json("ledger", "spent.jsonl")["debits"] == 1
     rows = [line.split()[0] for line in out.splitlines()[2:4]]
-    assert rows == ["base", "base"] and "was spent 1 time," in out
+    assert rows == ["base", "base"] and "was spent once." in out
 
 
 @pytest.mark.parametrize("method", ["temp", "bin", "bbq", "acctemp", "topbin"])

@@ -147,7 +147,7 @@ def test_a_seed_is_called_a_simulation(run, federation_file, tmp_path):
 def test_verbose_shows_the_guarantee(run, federation_file, tmp_path):
     words = ["fit", federation_file, "--eps", "1", "-o", tmp_path / "cal.json"]
     _, out, lines = run(*words, "-v")
-    assert any("hides one client among 40" in line for line in lines)
+    assert any("protects one client of 40" in line for line in lines)
     assert "PrivacyReport" not in out
 
 

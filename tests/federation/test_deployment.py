@@ -360,7 +360,7 @@ def test_the_commands_of_the_readme_work(tmp_path):
             text=True,
         )
     assert "FedAutoCalibrator" in done.stdout and "eps=1" in done.stdout
-    assert "hides one example among 1200" in done.stdout
+    assert "protects one example of 1200" in done.stdout
 
 
 @pytest.mark.parametrize("secure", [True, False], ids=["masked", "plain"])

@@ -370,7 +370,7 @@ def test_the_report_belongs_to_the_ledger(cls):
         math.sqrt(report.n_rounds) / report.noise_multiplier, rel=1e-12
     )
     assert ledger.spent(report.delta) <= 1.0 + 1e-9
-    assert f"hides one client among {len(CLIENTS)}" in repr(report)
+    assert f"protects one client of {len(CLIENTS)}" in repr(report)
     assert pickle.loads(pickle.dumps(report)) == report
 
 

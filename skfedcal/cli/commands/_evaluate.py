@@ -167,6 +167,7 @@ def _estimates(
         classes=range(proba.shape[1]),
         input_type="proba",
         privacy=CentralDP(args.eps, delta=args.delta),
+        max_examples_per_client=1,  # as the text below says; a warning would follow
         ledger=ledger,
         random_state=args.seed,
     )
@@ -202,8 +203,8 @@ def _show_private(
     for record in found[1:]:
         del record["delta"]
     spent = (
-        f"eps {args.eps:g} (delta {delta:.3g}) was spent {n_releases} "
-        f"time{'s' * (n_releases != 1)}, once for each of these"
+        f"eps {args.eps:g} (delta {delta:.3g}) was spent "
+        + (f"{n_releases} times, once for each table" if n_releases > 1 else "once")
         + (", SIMULATED from a seed: no guarantee" * (args.seed is not None))
         + ". The privacy\nunit is a client: one row of each client counts."
     )

@@ -353,8 +353,9 @@ def _private_choice(
     signal = setting.signal(1)
     units = "rows" if setting.unit == "example" else "clients"
     reason = (
-        f"{setting.n_units} {units} and mu = {setting.strength:.3g} give a signal of "
-        f"{signal:.3g}; a temperature needs {MIN_SIGNAL:g}, a shape {MAP_SIGNAL:g}."
+        f"The signal of {setting.n_units} {units} at this budget (mu = "
+        f"{setting.strength:.3g}) is {signal:.3g} times the noise; a temperature needs "
+        f"{MIN_SIGNAL:g}, a shape {MAP_SIGNAL:g}."
     )
     n_rounds = setting.n_rounds
     if n_rounds is not None and n_rounds < _ROUNDS_PRIVATE:
