@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skfedcal._typing import Array, ArrayLike, IntArray, RandomState, Rows
 
 # Each pass of the balanced split either serves every client or uses up a class. What
-# is left after this many passes is a few rows; they are dealt out in order.
+# is left after this many passes is a few rows; they are assigned in order.
 MAX_PASSES = 25
 
 
@@ -112,19 +112,19 @@ def repair(client_ids, n_clients, min_size, rng):
     lack = np.maximum(min_size - sizes, 0)
     if not lack.any():
         return client_ids
-    gives = gifts(sizes, lack.sum())
+    taken = surplus(sizes, lack.sum())
     order = shuffled_groups(client_ids, rng)
     starts = np.cumsum(sizes) - sizes
     place = np.arange(len(order)) - np.repeat(starts, sizes)
     # Sorted by giver: a repaired client gets its rows from few givers and stays as
     # skewed as they are.
-    moved = order[place < np.repeat(gives, sizes)]
+    moved = order[place < np.repeat(taken, sizes)]
     receivers = rng.permutation(np.flatnonzero(lack))
     client_ids[moved] = np.repeat(receivers, lack[receivers])
     return client_ids
 
 
-def gifts(sizes, total):
+def surplus(sizes, total):
     """Rows taken from each client so that the largest shrink to a common level."""
     low, high = 0, int(sizes.max())
     while high - low > 1:

@@ -41,7 +41,7 @@ def make_splits(cv, X, y, client_ids, clients, params):
 def _client_folds(y, clients, n_splits):
     """Yield train and test rows of folds that share out each class of each client.
 
-    The rows lie in line by class, then client, and are dealt out in turn: the folds
+    The rows lie in line by class, then client, and are assigned in turn: the folds
     differ by one row at most in size, in each class, and in each class of a client.
     """
     if len(y) < n_splits:

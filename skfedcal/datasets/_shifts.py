@@ -433,7 +433,7 @@ def make_shift(
     n_clients : int, default=50
         Number of clients.
     n_samples : int, default=1500
-        Number of rows of all clients together, dealt in equal shares.
+        Number of rows of all clients together, in equal shares.
     n_classes : int, default=3
         Number of classes, at least 2.
     kind : {"label", "covariate", "noise", "scale", "offset"}, default="covariate"

@@ -82,7 +82,9 @@ def split_clients(
         if n_rows != len(y):
             raise ValueError(f"Client {name!r} has {n_rows} rows but {len(y)} labels.")
         # A stream of its own: other clients change nothing for this one.
-        owner = _deal(n_rows, edges, np.random.default_rng([*entropy, position]))
+        owner = _parts_of_rows(
+            n_rows, edges, np.random.default_rng([*entropy, position])
+        )
         rows, labels = indexer(X), indexer(y)
         for number, part in enumerate(parts):
             index = np.flatnonzero(owner == number)
@@ -108,7 +110,9 @@ def _edges(fractions: ArrayLike) -> NDArray[Any]:
     return np.cumsum(shares)
 
 
-def _deal(n_rows: int, edges: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+def _parts_of_rows(
+    n_rows: int, edges: NDArray[Any], rng: np.random.Generator
+) -> NDArray[Any]:
     """Part of each row."""
     ends = np.floor(n_rows * edges + rng.random()).astype(np.int64)
     ends[-1] = n_rows

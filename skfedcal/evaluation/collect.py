@@ -160,7 +160,7 @@ class Statistic:
         elif drop_empty:
             runner, clients = _with_rows(runner, clients)
         if n_parts > 1:
-            runner = self._dealt(runner, len(clients), n_parts)
+            runner = self._partitioned(runner, len(clients), n_parts)
         return collect(
             algorithm,
             clients,
@@ -177,7 +177,7 @@ class Statistic:
         )
 
     @staticmethod
-    def _dealt(
+    def _partitioned(
         runner: FederatedRunner, n_clients: int, n_parts: int
     ) -> FederatedRunner:
         """Runner that partitions the clients over this number of rounds."""

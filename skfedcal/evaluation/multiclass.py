@@ -542,10 +542,10 @@ class ClassScores:
         self.raw, self.noise = tables.counts[part], tables.noise[part]
         self.grid = tables.grid(part)
         algorithm, k = tables.algorithm, len(tables.classes)
-        # Rows that an entry stands for: classes were dealt at these rates.
+        # Rows that an entry stands for: classes were sampled at these rates.
         half = 2.0 if algorithm.one_cell else 1.0
         self.scale = (half * (k - 1) / algorithm.n_others, half)
-        self._dealt = algorithm.n_others < k - 1
+        self._sampled = algorithm.n_others < k - 1
         self._entries = 1 if algorithm.one_cell else algorithm.n_others + 1
 
     def question(self, negatives: list[int], positives: list[int]) -> OneQuestion:
@@ -634,7 +634,7 @@ class ClassScores:
         """
         errors = weights * [e.se_sampling for e in found]
         most = float(errors.sum() ** 2)
-        if not self._dealt or np.isnan(most):
+        if not self._sampled or np.isnan(most):
             return most
         return min(most, 2 * float((errors**2).sum()))
 
@@ -662,7 +662,7 @@ class ClassScores:
         errors = shares * [e.se_sampling for e in found]
         by_owner = np.bincount(owners, errors)
         sampling = float(errors.sum() ** 2)
-        if self._dealt and not np.isnan(sampling):
+        if self._sampled and not np.isnan(sampling):
             sampling = min(sampling, 2 * float((by_owner**2).sum()))
         # The positives of a class, and their noise, are in all of its pairs.
         noise = np.bincount(owners, shares * [e.se_privacy for e in found])
@@ -731,7 +731,7 @@ class ClassScores:
                 one[part] = slope[part]
                 halves.append(sqrt(float(self.noise.variances(self.raw, one)[0])))
             sampling = sum(halves) ** 2
-            if not self._dealt:
+            if not self._sampled:
                 # Other classes share 1 - p_y: their squares are at most its square.
                 most = 4 * float((self.raw[size:] @ own**2).sum()) / rows - value**2
                 sampling = max(most, 0.0) / rows

@@ -354,7 +354,7 @@ PARTS = ("confusion", "margins", "scores", "pairs", "top", "binary")
 _PART_WEIGHTS = {"scores": 8.0, "pairs": 8.0}
 
 # Added to the salt of the hash that deals classes: it is not that of chosen rows.
-_DEAL = 1 << 40
+_OTHER_CLASSES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,15 +477,17 @@ class ClassTables:
     ) -> dict[str, CellRows]:
         asked = self._asked(int(broadcast["round"]))
         rows, labels, owner = packed(clients)
-        deal = self._deal(clients, rows, labels)
+        hashes = self._row_hashes(clients, rows, labels)
         if self.max_examples is not None:
             kept = kept_rows(clients, self.max_examples, self.salt)
-            rows, labels, owner, deal = (a[kept] for a in (rows, labels, owner, deal))
+            rows, labels, owner, hashes = (
+                a[kept] for a in (rows, labels, owner, hashes)
+            )
         cells: dict[str, list[Array]] = {part: [] for part in asked}
         step = max(1, _BLOCK_CELLS // self.n_classes)
         for start in range(0, max(1, len(rows)), step):
             part = slice(start, start + step)
-            found = self._cells(asked, rows[part], labels[part], deal[part])
+            found = self._cells(asked, rows[part], labels[part], hashes[part])
             for name, cell in found.items():
                 cells[name].append(cell)
         out = {}
@@ -496,9 +498,11 @@ class ClassTables:
             out[name] = CellRows(owners, cell[used], len(clients), self.shape(name))
         return out
 
-    def _deal(self, clients: FederatedDataset, rows: Array, labels: Array) -> Array:
+    def _row_hashes(
+        self, clients: FederatedDataset, rows: Array, labels: Array
+    ) -> Array:
         """Hash of each row, from which its other classes follow."""
-        salt = self.salt + _DEAL
+        salt = self.salt + _OTHER_CLASSES
         if self.by_values:
             # In float32, so that last bits of scores do not matter.
             bits = np.ascontiguousarray(rows, dtype=np.float32).view(np.uint32)
@@ -512,7 +516,7 @@ class ClassTables:
         return hashed(number ^ np.repeat(own, clients.sizes).astype(np.int64), salt)
 
     def _cells(
-        self, asked: tuple[str, ...], rows: Array, labels: Array, deal: Array
+        self, asked: tuple[str, ...], rows: Array, labels: Array, hashes: Array
     ) -> dict[str, Array]:
         """Cells of each row in each table, shape (n, entries); -1 is no entry."""
         odds = log_odds(class_rows(rows, self.input_type, self.n_classes))
@@ -532,7 +536,7 @@ class ClassTables:
             elif part == "binary":
                 out[part] = self._cell(part, odds[:, 1:], own)
             else:
-                column = self._columns(own, deal)
+                column = self._columns(own, hashes)
                 table = column + np.where(column == own, k, 0)
                 if part == "pairs":
                     table = own * k + column
@@ -540,17 +544,17 @@ class ClassTables:
                 out[part] = self._cell(part, place, table)
         return out
 
-    def _columns(self, own: Array, deal: Array) -> Array:
-        """Classes that each row is counted for: its own and dealt others."""
-        others = self.n_classes - 1
-        first = (deal % np.uint64(others)).astype(np.int64)[:, None]
-        dealt = (first + np.arange(self.n_others)) % others
-        dealt += dealt >= own
+    def _columns(self, own: Array, hashes: Array) -> Array:
+        """Classes that each row is counted for: its own and some others."""
+        n_rest = self.n_classes - 1
+        first = (hashes % np.uint64(n_rest)).astype(np.int64)[:, None]
+        others = (first + np.arange(self.n_others)) % n_rest
+        others += others >= own
         if not self.one_cell:
-            return np.concatenate([own, dealt], axis=1)
+            return np.concatenate([own, others], axis=1)
         # A bit that the number of the class does not depend on.
-        mine = (deal // np.uint64(others) % np.uint64(2)).astype(bool)[:, None]
-        return np.where(mine, own, dealt[:, :1])
+        mine = (hashes // np.uint64(n_rest) % np.uint64(2)).astype(bool)[:, None]
+        return np.where(mine, own, others[:, :1])
 
     def _cell(self, part: str, odds: Array, table: Array) -> Array:
         height = self.heights[self.parts.index(part)]

@@ -102,12 +102,12 @@ def split_rows(
     X, test_X, y, test_y = train_test_split(
         X, y, test_size=test_size, random_state=seed, stratify=y
     )
-    dealer = (
+    partitioner = (
         IIDPartitioner(n_clients, random_state=seed)
         if alpha is None
         else DirichletPartitioner(n_clients, alpha, random_state=seed)
     )
-    ids = dealer.assign(y)
+    ids = partitioner.assign(y)
     held = np.zeros(len(y), dtype=bool)
     if calibration_size:
         held = holdout_rows(y, ids, calibration_size, np.random.default_rng(seed))

@@ -82,7 +82,7 @@ class Schedule:
         if self.cohort == "permuted":
             per_pass = ceil(self.n_clients / self.size)
             epoch, place = divmod(round_index, per_pass)
-            order = _dealt(key, epoch, self.n_clients)
+            order = _permutation(key, epoch, self.n_clients)
             return [np.sort(order[place * self.size : (place + 1) * self.size])]
         source = entropy.child(Stream.COHORTS, round_index)
         if self.cohort == "independent":
@@ -91,7 +91,7 @@ class Schedule:
 
 
 @lru_cache(maxsize=1)
-def _dealt(key: int, epoch: int, n_clients: int) -> Positions:
+def _permutation(key: int, epoch: int, n_clients: int) -> Positions:
     """Order of the clients in one pass; kept for the other rounds of the pass."""
     order = SeededEntropy(key, epoch).permutation(n_clients)
     order.flags.writeable = False

@@ -380,6 +380,20 @@ class BaseCalibrator(
             stacklevel=4,
         )
 
+    def _warn_no_optimum(
+        self, bounded: bool, reached: str, advice: str = "and leave n_rounds out"
+    ) -> None:
+        """Warn that an exact fit ended at a bound, or before its optimum."""
+        text = (
+            f"The log loss has no minimum inside the bounds: {reached}. The "
+            "predictions may be all correct, all wrong, or unrelated to the labels."
+            if bounded
+            else f"Not converged after {self.n_rounds_} rounds: too few, or cohorts "
+            "that change from round to round move the optimum. Use cohort='full' "
+            f"{advice}."
+        )
+        warnings.warn(text, CalibrationWarning, stacklevel=5)
+
     def _warn_nobody_asked(self, setting: FitSetting) -> None:
         units = "rows" if setting.unit == "example" else "clients"
         signal = setting.n_units * setting.strength

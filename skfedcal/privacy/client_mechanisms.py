@@ -480,9 +480,9 @@ class LocalSum(PureSum):
     def _check_block(self, name: str, block: BlockSpec) -> None:
         if block.kind != "count" or block.norm != "l1":
             raise ValueError(
-                f"{self._label} cannot be used with LocalDP, which randomises counts: "
-                f"clients send real numbers or unbounded counts (block {name!r}). Pass "
-                "CentralDP or DistributedDP."
+                f"{self._label} cannot be used with LocalDP, which randomises one "
+                f"count of each client: clients send other numbers (block {name!r}). "
+                "Pass CentralDP or DistributedDP."
             )
         if block.clip is None or not 1 <= block.clip < 2 or block.groups != 1:
             raise ValueError(

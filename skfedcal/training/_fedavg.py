@@ -86,17 +86,17 @@ class FedAvg:
         )
 
     def broadcast(self, state: FedAvgState) -> Arrays:
-        told = {
+        broadcast = {
             "params": state.params.astype(np.float32),
             "round": np.array(state.rounds),
         }
         if "previous_update" in self.training.objective.needs:
-            told["change"] = state.change.astype(np.float32)
+            broadcast["change"] = state.change.astype(np.float32)
         if self._corrected:
-            told["control"] = state.control.astype(np.float32)
+            broadcast["control"] = state.control.astype(np.float32)
         if self.global_counts is not None:
-            told["counts"] = np.array(self.global_counts, dtype=np.float32)
-        return told
+            broadcast["counts"] = np.array(self.global_counts, dtype=np.float32)
+        return broadcast
 
     def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
         shape = broadcast["params"].shape

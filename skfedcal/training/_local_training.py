@@ -371,21 +371,23 @@ class ClientTraining:
     def _needs_previous(self) -> bool:
         return bool(self.objective.needs & {"previous_params", "previous_features"})
 
-    def run(self, told: Arrays, clients: FederatedDataset, order: Array) -> Trained:
+    def run(
+        self, broadcast: Arrays, clients: FederatedDataset, order: Array
+    ) -> Trained:
         """Train the clients at the positions `order`, those with most rows first.
 
-        told: Broadcast of the server: `params`, `round`; `change`, `control` and
+        broadcast: Broadcast of the server: `params`, `round`; `change`, `control` and
             `counts` where they are needed.
         clients: Rows are float32, or int64 for a network that takes tokens.
         order: Positions of clients that have rows.
         """
         names = [clients.names[i] for i in order]
-        local = replace(self.local, seed=(*self.local.seed, int(told["round"])))
+        local = replace(self.local, seed=(*self.local.seed, int(broadcast["round"])))
         batches = self._batches(clients, order, names, local.seed)
-        start = self._tensor(told["params"])
+        start = self._tensor(broadcast["params"])
         control = own = shift = None
         if self.correction is not None:
-            control = self._tensor(told["control"])
+            control = self._tensor(broadcast["control"])
             own = self._memory.recall("control", names, start.new_zeros(start.shape))
             shift = self.correction.shift(control, own)
         with self.network.own() as network:
@@ -394,11 +396,11 @@ class ClientTraining:
                 network,
                 start,
                 batches,
-                self._context(network, told, class_counts(clients)[order], names),
+                self._context(network, broadcast, class_counts(clients)[order], names),
                 shift=shift,
                 cohort_size=self.cohort_size,
             )
-        moved, finite = _difference(ends, told["params"])
+        moved, finite = _difference(ends, broadcast["params"])
         if self._needs_previous:
             self._memory.keep("params", _where(names, finite), ends[finite])
         steered = None
@@ -447,11 +449,11 @@ class ClientTraining:
         )
 
     def _context(
-        self, network: Network, told: Arrays, counts: Array, names: Names
+        self, network: Network, broadcast: Arrays, counts: Array, names: Names
     ) -> Context:
-        start = self._tensor(told["params"])
-        extra = {"change", "counts"} & told.keys()
-        shared = {key: self._tensor(told[key]) for key in extra}
+        start = self._tensor(broadcast["params"])
+        extra = {"change", "counts"} & broadcast.keys()
+        shared = {key: self._tensor(broadcast[key]) for key in extra}
         previous = None
         if self._needs_previous:
             kept = self._memory.recall("params", names, start)

@@ -13,9 +13,9 @@ from skfedcal.clients.partitions import (
     IIDPartitioner,
     balanced_quota,
     dirichlet,
-    gifts,
     rows_by_client,
     skewed_ids,
+    surplus,
 )
 
 SEED = 20240
@@ -182,9 +182,9 @@ def test_balanced_quota_serves_impossible_wishes_exactly():
 
 
 def test_rows_move_from_the_largest_clients_only():
-    np.testing.assert_array_equal(gifts(np.array([0, 10, 7, 2]), 5), [0, 4, 1, 0])
-    np.testing.assert_array_equal(gifts(np.array([0, 10, 7, 2]), 2), [0, 2, 0, 0])
-    np.testing.assert_array_equal(gifts(np.array([0, 5, 5]), 1).sum(), 1)
+    np.testing.assert_array_equal(surplus(np.array([0, 10, 7, 2]), 5), [0, 4, 1, 0])
+    np.testing.assert_array_equal(surplus(np.array([0, 10, 7, 2]), 2), [0, 2, 0, 0])
+    np.testing.assert_array_equal(surplus(np.array([0, 5, 5]), 1).sum(), 1)
 
 
 def test_repair_works_where_rejection_would_not_end():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from skfedcal.datasets import split_clients
-from skfedcal.datasets._split_clients import _deal
+from skfedcal.datasets._split_clients import _parts_of_rows
 
 SEED = 0
 FRACTIONS = st.lists(st.integers(0, 20), min_size=1, max_size=5).filter(any)
@@ -79,7 +79,10 @@ def test_every_row_is_as_likely_as_others():
 def test_no_row_is_lost_to_rounding():
     # The lowest start, and fractions whose sum is just below 1.
     start = SimpleNamespace(random=lambda: 0.0, permutation=np.asarray)
-    assert _deal(10, np.array([0.5, 1 - 1e-10]), start).tolist() == [0] * 5 + [1] * 5
+    assert (
+        _parts_of_rows(10, np.array([0.5, 1 - 1e-10]), start).tolist()
+        == [0] * 5 + [1] * 5
+    )
 
 
 def test_a_client_depends_on_itself_only():

@@ -19,9 +19,9 @@ from skfedcal.privacy import (
 from skfedcal.privacy.audits.errors import (
     Claim,
     Errors,
+    combined_p_value,
     lower_bound,
     power,
-    strongest,
     upper_bound,
 )
 from skfedcal.privacy.audits.one_run import one_run_p_value
@@ -105,7 +105,7 @@ def rejection_rate(sample, claim, threshold, n_trials, n_runs=1500, alpha=0.01):
                 count_errors(absent[n_pilot:], present[n_pilot:], chosen), weight=0.1
             ),
         ]
-        caught += strongest(errors, claim) < 0.8 * alpha
+        caught += combined_p_value(errors, claim) < 0.8 * alpha
     return caught / n_trials
 
 

@@ -30,7 +30,11 @@ from skfedcal.privacy import (
     audit_estimator,
 )
 from skfedcal.privacy.audits.checks import differences, laplace_scale
-from skfedcal.privacy.audits.estimator_audit import canaries, disguised, ordinary
+from skfedcal.privacy.audits.estimator_audit import (
+    altered_rows,
+    canaries,
+    ordinary_clients,
+)
 from skfedcal.privacy.mechanisms import laplace_variance
 
 AT_THE_DOOR = {
@@ -59,9 +63,9 @@ def test_every_calibrator_keeps_its_claim_at_the_door(calibrator_class):
 
 
 OTHERS = {
-    "binary histogram": (ScoreHistogram.fit, ordinary(2)),
-    "top histogram": (partial(ScoreHistogram.fit, kind="top"), ordinary(4)),
-    "residuals": (ClasswiseResiduals.fit, ordinary(4)),
+    "binary histogram": (ScoreHistogram.fit, ordinary_clients(2)),
+    "top histogram": (partial(ScoreHistogram.fit, kind="top"), ordinary_clients(4)),
+    "residuals": (ClasswiseResiduals.fit, ordinary_clients(4)),
 }
 
 
@@ -76,7 +80,7 @@ def test_federated_metrics_keep_their_claim_at_the_door(name, unit):
 
 
 def test_what_metrics_leave_behind_is_compared():
-    clients = ordinary(2)
+    clients = ordinary_clients(2)
     one, two = ScoreHistogram.fit(clients), ScoreHistogram.fit(clients[1:])
     assert differences(one, ScoreHistogram.fit(clients)) == []
     assert differences(one, two)
@@ -189,7 +193,7 @@ def test_a_seed_repeats_an_audit():
 
 
 def test_clients_of_ones_own_and_rounds_of_a_runner():
-    clients = ordinary(n_classes=3, n_clients=5)
+    clients = ordinary_clients(n_classes=3, n_clients=5)
     runner = FederatedRunner(n_rounds=2, n_jobs=2, cohort_size=2)
     result = audit_estimator(
         FedBinCalibrator(eps=1.0, runner=runner), clients, n_runs=0, random_state=0
@@ -207,7 +211,11 @@ def test_clients_of_ones_own_and_rounds_of_a_runner():
         (lambda *_, **__: None, {"privacy": CentralDP(1.0)}, "made no release"),
         (FedTempCalibrator(eps=1.0), {"n_runs": 3}, "n_runs=3"),
         (FedTempCalibrator(eps=1.0), {"n_runs": 0, "alpha": 7.0}, "alpha=7.0"),
-        (FedTempCalibrator(eps=1.0), {"clients": ordinary()[:1]}, "two clients"),
+        (
+            FedTempCalibrator(eps=1.0),
+            {"clients": ordinary_clients()[:1]},
+            "two clients",
+        ),
         (FedTempCalibrator(eps=1.0), {"clients": {"a": ()}}, "list of"),
         (
             FedTempCalibrator(
@@ -263,9 +271,9 @@ def test_canaries_are_the_worst_clients():
 
 @pytest.mark.parametrize("unit", ["client", "example"])
 def test_nothing_of_a_disguise_is_as_before(unit):
-    clients = ordinary()
+    clients = ordinary_clients()
     for (logits, labels), (other, others) in zip(
-        clients, disguised(clients, 4, unit), strict=True
+        clients, altered_rows(clients, 4, unit), strict=True
     ):
         assert (len(labels) == len(others)) is (unit == "example")
         n = len(others)

@@ -207,8 +207,8 @@ def corrupt(
         part = batches[start : start + step]
         planes = np.moveaxis(part, 3, 1).astype(np.float32) / np.float32(255)
         batch = Batch(planes, Draws(image_keys(part, seed, kind)))
-        spoilt = chosen.function(batch, chosen.strengths[severity - 1])
-        part[:] = np.moveaxis(np.rint(np.clip(spoilt, 0, 1) * 255), 1, 3)
+        corrupted = chosen.function(batch, chosen.strengths[severity - 1])
+        part[:] = np.moveaxis(np.rint(np.clip(corrupted, 0, 1) * 255), 1, 3)
     return result
 
 

@@ -62,7 +62,7 @@ class Split:
 class Rows:
     """All rows, with labels as columns. `clients` and `test` are None if not given.
 
-    Without clients the rows are dealt out by a Dirichlet law, without a test a share of
+    Without clients the rows are assigned by a Dirichlet law, without a test a share of
     the rows (of each client) is kept for it; both anew with each seed.
     """
 
@@ -105,9 +105,9 @@ class Rows:
                 f"{len(rows)} rows to calibrate on cannot be divided among {number} "
                 f"clients. Ask for fewer clients, or pass more rows."
             )
-        dealer = DirichletPartitioner(number, beta, random_state=seed)
+        partitioner = DirichletPartitioner(number, beta, random_state=seed)
         labels = self.labels[rows]
-        return Split(self.logits[rows], labels, dealer.assign(labels), *test)
+        return Split(self.logits[rows], labels, partitioner.assign(labels), *test)
 
     def _with_clients(
         self, seed: int, n_clients: int | None, test_size: float
@@ -376,7 +376,7 @@ SAID = (SimulatedPrivacyWarning, CalibrationWarning)
 class Cell:
     """What is fitted: the estimator is None for the rows as they are.
 
-    `labels` are the keys of the row in the table, `split` says how rows are dealt.
+    `labels` are the keys of the row in the table, `split` says how rows are assigned.
     """
 
     method: str

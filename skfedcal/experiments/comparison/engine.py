@@ -117,7 +117,7 @@ def _value(name: str, value: Any) -> Any:
     """Value of `vary` as a plain number; budgets are read elsewhere."""
     word = f"vary[{name!r}]"
     if name in ("rounds", "bins", "clients"):
-        return whole(word, value)
+        return as_count(word, value)
     if name == "eps" or (name == "clip" and isinstance(value, str) and value == "auto"):
         return value
     number = as_number(word, value)
@@ -126,7 +126,7 @@ def _value(name: str, value: Any) -> Any:
     return number
 
 
-def whole(name: str, value: Any) -> int:
+def as_count(name: str, value: Any) -> int:
     """Return a count as a plain number."""
     number = value.item() if isinstance(value, np.generic) else value
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
@@ -152,7 +152,7 @@ def changed(estimator: Any, name: str, value: Any) -> Any:
     return None
 
 
-# What decides how rows are dealt, and therefore what the base and the oracle are.
+# What decides how rows are assigned, and therefore what the base and the oracle are.
 OF_SPLIT = ("beta", "clients")
 
 # Column of what is varied, where its name is that of something measured.
@@ -184,7 +184,7 @@ class Plan:
             raise ValueError(f"beta={self.sizes['beta']} is not a number above 0.")
         if self.delta is not None and not 0 < self.delta < 1:
             raise ValueError(f"delta={self.delta} is not in (0, 1).")
-        whole("n_bins", self.n_bins)
+        as_count("n_bins", self.n_bins)
         if not isinstance(self.runner, FederatedRunner):
             raise TypeError(
                 f"runner must be a FederatedRunner or None, got {self.runner!r}."
@@ -488,7 +488,7 @@ def compare(
     ----------
     clients : list or dict of (logits, labels) pairs, tuple, str or path-like
         Rows to calibrate on, of each client. A tuple ``(logits, labels)`` holds the
-        rows of all; without `client_ids` they are dealt to `n_clients` clients with
+        rows of all; without `client_ids` they are assigned to `n_clients` clients with
         label skew `beta`. A str or path is a file or a folder for `load_federation`;
         what that returns is taken too.
     test : tuple (logits, labels), default=None
@@ -502,11 +502,11 @@ def compare(
     eps : sequence of float or None, default=(None, 3.0, 1.0, 0.5)
         Budgets of a client; None adds no noise.
     seeds : int, sequence of int or None, default=3
-        Seeds of noise, cohorts and of what is dealt out; a number is ``range(seeds)``.
-        None is one run with noise from the operating system.
+        Seeds of noise, cohorts and the assignment of rows; a number is
+        ``range(seeds)``. None is one run with noise from the operating system.
     vary : dict of str to list, default=None
         Values to run everything with, by name: "rounds" (of the runner), "beta" (label
-        skew) and "clients" (number of them) of what is dealt out, "bins" (per class, or
+        skew) and "clients" (number of them) of assigned rows, "bins" (per class, or
         those that FedBBQ starts from), "clip", or "eps". Each is a column of the table;
         that of the rounds asked for is "n_rounds".
     client_ids : array-like of shape (n_rows,), default=None
@@ -588,7 +588,9 @@ def compare(
         read_seeds(seeds),
         _vary(vary),
         {
-            "n_clients": None if n_clients is None else whole("n_clients", n_clients),
+            "n_clients": None
+            if n_clients is None
+            else as_count("n_clients", n_clients),
             "beta": as_number("beta", beta),
             "test_size": as_number("test_size", test_size),
         },

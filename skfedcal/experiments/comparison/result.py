@@ -149,7 +149,7 @@ def notes_of(comparison: Comparison) -> list[str]:
         "takes part in all rounds.",
         *_star_note(comparison),
         *unchanged_input_notes(comparison),
-        *said(comparison),
+        *fit_warnings(comparison),
         *(f"Left out: {text}" for text in comparison.refused),
         privacy_note(comparison),
     ]
@@ -216,7 +216,7 @@ def unchanged_input_notes(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def said(comparison: Comparison) -> list[str]:
+def fit_warnings(comparison: Comparison) -> list[str]:
     """Warnings of the fits, each once."""
     texts = {
         f"{run['method']}: {text}": text

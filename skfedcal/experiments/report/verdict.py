@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from skfedcal.experiments.comparison.result import (
     FEW_CLIENTS,
-    said,
+    fit_warnings,
     unchanged_input_notes,
 )
 
@@ -64,7 +64,7 @@ class Pick:
 
     @property
     def short_name(self) -> str:
-        """Method and what was varied, where the budget was said."""
+        """Method and what was varied, where the budget was fit_warnings."""
         return self._named([])
 
     def _named(self, parts: list[str]) -> str:
@@ -244,7 +244,7 @@ def _warnings(comparison: Comparison, picks: Sequence[Pick]) -> Iterator[str]:
             "classwise error means little there."
         )
     yield from unchanged_input_notes(comparison)
-    yield from said(comparison)
+    yield from fit_warnings(comparison)
     for text in comparison.refused:
         yield f"Left out: {text}"
     if comparison.settings["clients dealt"]:

@@ -248,26 +248,20 @@ class FedBiasTempCalibrator(BaseCalibrator):
     def _after_fit(self, setting: FitSetting) -> None:
         if self.converged_ or not self.improves_:
             return
-        if setting.private:
-            text = (
-                "The noise is too large to determine bias and temperature: with this "
-                "number of clients and this eps, the released values add little to "
-                "the prior around T = 1."
+        if not setting.private:
+            largest = np.abs(self.bias_).max()
+            at = (
+                f"stopped at T = {self.temperature_:.4g} and biases up to {largest:.3g}"
             )
-        elif self._bounded:
-            text = (
-                "The log loss has no minimum inside the bounds: stopped at T = "
-                f"{self.temperature_:.4g} and biases up to "
-                f"{np.abs(self.bias_).max():.3g}. The predictions may be all correct, "
-                "all wrong, or unrelated to the labels."
-            )
-        else:
-            text = (
-                f"Not converged after {self.n_rounds_} rounds: too few, or cohorts "
-                "that change from round to round move the optimum. Use cohort='full' "
-                "and leave n_rounds out."
-            )
-        warnings.warn(text, CalibrationWarning, stacklevel=4)
+            self._warn_no_optimum(self._bounded, at)
+            return
+        warnings.warn(
+            "The noise is too large to determine bias and temperature: with this "
+            "number of clients and this eps, the released values add little to the "
+            "prior around T = 1.",
+            CalibrationWarning,
+            stacklevel=4,
+        )
 
     def _check_restored(self) -> None:
         from skfedcal.methods.bias_temperature.bias_moments import BIAS_BOUND

@@ -106,13 +106,15 @@ def bbq_table(
     own, other = levels.merge(positive), levels.merge(negative)
     # A merged count has the noise of all that it is made of.
     merged = np.sqrt(positive.shape[1] / levels.size)
-    heard = (0.0, 0.0) if frequency else noise
-    scores = log_scores(*_worth(own, other, heard, merged, levels.middle), levels)
+    assumed = (0.0, 0.0) if frequency else noise
+    scores = log_scores(
+        *_effective_counts(own, other, assumed, merged, levels.middle), levels
+    )
     shares = np.exp(scores - scores.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
     weight = 0.0 if frequency else PRIOR_ROWS / levels.size
-    votes = _NOISE_ROWS * hypot(*heard) * merged
-    table = _mixture(own, other, weight, votes, shares, levels, noisy=any(heard))
+    votes = _NOISE_ROWS * hypot(*assumed) * merged
+    table = _mixture(own, other, weight, votes, shares, levels, noisy=any(assumed))
     return table, shares
 
 
@@ -148,7 +150,7 @@ def joined_table(
     return BinTable(values)
 
 
-def _worth(
+def _effective_counts(
     positive: Array,
     negative: Array,
     noise: tuple[float, float],

@@ -181,25 +181,17 @@ class ScalingCalibrator(BaseCalibrator):
     def _after_fit(self, setting: FitSetting) -> None:
         if self.converged_ or setting.private:
             return
-        if self.solver == "average":
-            text = (
-                "The average of the local fits lies at the bounds: clients whose "
-                "predictions are all correct have their optimum at infinity. Use "
-                "solver='auto', or local_solver='gd'."
-            )
-        elif self._bounded:
-            text = (
-                "The log loss has no minimum inside the bounds of the temperature: "
-                f"started at T = {self.temperature_:.4g}. The predictions may be all "
-                "correct, all wrong, or unrelated to the labels."
-            )
-        else:
-            text = (
-                f"Not converged after {self.n_rounds_} rounds: too few were allowed, "
-                "or cohorts that change from round to round move the optimum. Use "
-                "cohort='full' and leave n_rounds out."
-            )
-        warnings.warn(text, CalibrationWarning, stacklevel=4)
+        if self.solver != "average":
+            started = f"started at T = {self.temperature_:.4g}"
+            self._warn_no_optimum(self._bounded, started)
+            return
+        warnings.warn(
+            "The average of the local fits lies at the bounds: clients whose "
+            "predictions are all correct have their optimum at infinity. Use "
+            "solver='auto', or local_solver='gd'.",
+            CalibrationWarning,
+            stacklevel=4,
+        )
 
     def _check_restored(self) -> None:
         n_classes = len(self.classes_)

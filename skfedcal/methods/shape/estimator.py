@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +10,6 @@ import numpy as np
 from skfedcal._docs import documented
 from skfedcal._numerics import MAX_SPAN
 from skfedcal._sklearn_compat import StrOptions
-from skfedcal.exceptions import CalibrationWarning
 from skfedcal.export.graph import log_softmax
 from skfedcal.methods.base import BaseCalibrator, FitSetting
 from skfedcal.methods.bias_temperature.estimator import check_table, checked_prior
@@ -245,21 +243,9 @@ class FedShapeCalibrator(BaseCalibrator):
         return not self.expected_gain_ <= 0
 
     def _after_fit(self, setting: FitSetting) -> None:
-        if self.converged_ or setting.private:
-            return
-        if self._bounded:
-            text = (
-                "The log loss has no minimum inside the bounds: started at T = "
-                f"{self.temperature_:.4g}. The predictions may be all correct, all "
-                "wrong, or unrelated to the labels."
-            )
-        else:
-            text = (
-                f"Not converged after {self.n_rounds_} rounds: too few, or cohorts "
-                "that change from round to round move the optimum. Use cohort='full' "
-                "and leave n_rounds out."
-            )
-        warnings.warn(text, CalibrationWarning, stacklevel=4)
+        if not self.converged_ and not setting.private:
+            started = f"started at T = {self.temperature_:.4g}"
+            self._warn_no_optimum(self._bounded, started)
 
     def _check_restored(self) -> None:
         n_classes = len(self.classes_)

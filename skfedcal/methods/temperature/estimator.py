@@ -196,25 +196,17 @@ class FedTempCalibrator(BaseCalibrator):
             self.converged_ = False
         if self.converged_ or not self.improves_:
             return
-        if setting.private:
-            text = (
-                "The noise is too large to determine the temperature: with this "
-                "number of clients and this eps, the released values add little to "
-                "the prior around T = 1."
-            )
-        elif self._bounded:
-            text = (
-                "The log loss has no minimum inside the bounds: stopped at T = "
-                f"{self.temperature_:.4g}. The predictions may be all correct, all "
-                "wrong, or unrelated to the labels."
-            )
-        else:
-            text = (
-                f"Not converged after {self.n_rounds_} rounds: cohorts that change "
-                "from round to round move the optimum. Use cohort='full', or "
-                "solver='grid'."
-            )
-        warnings.warn(text, CalibrationWarning, stacklevel=4)
+        if not setting.private:
+            reached = f"stopped at T = {self.temperature_:.4g}"
+            self._warn_no_optimum(self._bounded, reached, "or solver='grid'")
+            return
+        warnings.warn(
+            "The noise is too large to determine the temperature: with this number of "
+            "clients and this eps, the released values add little to the prior around "
+            "T = 1.",
+            CalibrationWarning,
+            stacklevel=4,
+        )
 
     def _warn_no_gain(self) -> None:
         if self.solver in ("grid", "average"):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal.privacy.audits.audit_result import AuditCheck
-from skfedcal.privacy.audits.errors import Claim, Errors, strongest
+from skfedcal.privacy.audits.errors import Claim, Errors, combined_p_value
 from skfedcal.privacy.audits.tap import RoundTape, Tape, residuals
 from skfedcal.privacy.events import PrivacyReport
 
@@ -192,7 +192,7 @@ class NoiseTally:
             Errors(int(a), int(b), absent, present, weight=1 / len(_PLACES))
             for a, b in self._passed.T
         ]
-        p_value = strongest(errors, self.claim)
+        p_value = combined_p_value(errors, self.claim)
         return AuditCheck(
             "noise shape",
             p_value >= alpha,

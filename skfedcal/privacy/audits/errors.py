@@ -158,7 +158,7 @@ def upper_bound(count: int, n: int, alpha: float) -> float:
     return 1.0 if count >= n else float(betaincinv(count + 1, n - count, 1 - alpha))
 
 
-def strongest(errors: Sequence[Errors], claim: Claim) -> float:
+def combined_p_value(errors: Sequence[Errors], claim: Claim) -> float:
     """P-value of a claim against several tests of the same runs."""
     return min(1.0, *(e.p_value(claim) / e.weight for e in errors))
 

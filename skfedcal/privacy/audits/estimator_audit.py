@@ -81,7 +81,9 @@ def canaries(n_classes: int, unit: str = "client") -> list[Canary]:
     return found
 
 
-def ordinary(n_classes: int = 4, n_clients: int = 8, n_rows: int = 6) -> list[Pair]:
+def ordinary_clients(
+    n_classes: int = 4, n_clients: int = 8, n_rows: int = 6
+) -> list[Pair]:
     """Clients among which the canary hides, for audits without data."""
     rng = np.random.default_rng(0)
     out = []
@@ -92,7 +94,7 @@ def ordinary(n_classes: int = 4, n_clients: int = 8, n_rows: int = 6) -> list[Pa
     return out
 
 
-def disguised(
+def altered_rows(
     pairs: list[Pair], n_classes: int, unit: str, *, keep_empty: bool = False
 ) -> list[Pair]:
     """Rows of other sign, size and label.
@@ -161,7 +163,7 @@ class Subject:
         model.validate()
         if clients is None:
             classes = getattr(subject, "classes", None)
-            clients = ordinary(4 if classes is None else len(classes))
+            clients = ordinary_clients(4 if classes is None else len(classes))
         others = _read_clients(clients)
         n_classes = others[0][0].shape[1]
         fit_once = _refitted(subject, n_classes) if estimator else subject
@@ -498,7 +500,7 @@ class _Auditor(Subject):
         """Names of what differs on other data."""
         pairs = [*self.others, canary.pair]
         unit = self.model.unit
-        other = disguised(pairs, self.n_classes, unit, keep_empty=keep_empty)
+        other = altered_rows(pairs, self.n_classes, unit, keep_empty=keep_empty)
         left = []
         for data in (pairs, other):
             fitted, tape = self.fit(data, (3,), blind=True)

@@ -15,10 +15,10 @@ from skfedcal.privacy.audits.errors import (
     Claim,
     Errors,
     Floats,
+    combined_p_value,
     eps_of,
     lower_bound,
     power,
-    strongest,
 )
 from skfedcal.privacy.ledger import PrivacyLedger
 
@@ -209,7 +209,7 @@ def judge(
             replace(first, weight=1 - _CHOSEN_WEIGHT),
             replace(errors[0], weight=_CHOSEN_WEIGHT),
         ]
-    p_value = strongest(errors, claim)
+    p_value = combined_p_value(errors, claim)
     kind = "eps" if claim.mu is None else "mu"
     lower = lower_bound(errors, claim, alpha)
     check = AuditCheck(
