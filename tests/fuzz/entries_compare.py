@@ -1,20 +1,17 @@
 """Entry points of comparisons: `compare`, its files, its store and its commands."""
 
-import contextlib
 import functools
-import io
 import os
 from pathlib import Path
 
 import numpy as np
 from entries_estimators import call_form, clean_rows
-from entries_files import WORDS, _check_command, check_once, mutated, saved, write_npz
+from entries_files import WORDS, check_command, check_once, mutated, saved, write_npz
 from entries_tables import write_table
 from fuzz_engine import Broken
 from fuzz_values import HOSTILE_IDS, HOSTILE_LABELS, HOSTILE_ROWS, HOSTILE_SETTINGS
 
 from skfedcal import FedTempCalibrator
-from skfedcal.cli import main
 from skfedcal.experiments import Comparison, compare
 
 # What keeps a comparison short.
@@ -151,15 +148,7 @@ def bench(case):
         if option == "--columns":
             values = [case.pick("role", ("labels=x", "client=logits", "a=b", "=", "x"))]
         argv += [option, *values, word]
-    said, told = io.StringIO(), io.StringIO()
-    home = os.getcwd()
-    os.chdir(case.folder)
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told):
-            code = main(argv)
-    finally:
-        os.chdir(home)
-    _check_command(code, told.getvalue(), out, case)
+    check_command(argv, out, case, case.folder)
 
 
 def exported(case):

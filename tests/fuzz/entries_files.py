@@ -375,25 +375,27 @@ def command(case):
         argv += ["--eps", "1"]
     if any(word in ("/", ".") for word in argv[-1:]) and "--ledger" in argv:
         argv = argv[:-2]
-    said, told = io.StringIO(), io.StringIO()
-    home = os.getcwd()
-    os.chdir(case.folder)
+    check_command(argv, out, case, case.folder)
+
+
+def check_command(argv, out, case, folder):
+    """Run a command in a folder; it succeeds, or fails with one line and no file."""
+    stderr, home = io.StringIO(), os.getcwd()
+    os.chdir(folder)
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told):
+        stdout = contextlib.redirect_stdout(io.StringIO())
+        with stdout, contextlib.redirect_stderr(stderr):
             code = main(argv)
     finally:
         os.chdir(home)
-    _check_command(code, told.getvalue(), out, case)
-
-
-def _check_command(code, told, out, case):
-    errors = [line for line in told.splitlines() if "error:" in line]
-    if "Traceback" in told:
+    text = stderr.getvalue()
+    errors = [line for line in text.splitlines() if "error:" in line]
+    if "Traceback" in text:
         raise Broken("a traceback on the command line")
     if code not in (0, 2):
         raise Broken(f"exit code {code}")
-    if code == 2 and len(errors) != 1 and "usage" not in told:
-        raise Broken(f"{len(errors)} lines of error: {told[-200:]!r}")
+    if code == 2 and len(errors) != 1 and "usage" not in text:
+        raise Broken(f"{len(errors)} lines of error: {text[-200:]!r}")
     if code == 2 and os.path.exists(out):
         raise Broken("a file in spite of an error")
     if any(name.endswith(".tmp") for name in os.listdir(case.folder)):

@@ -1,6 +1,5 @@
 """Entry points of who runs sites: configurations, engines, data sets, commands."""
 
-import contextlib
 import io
 import os
 import pickle
@@ -9,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 from entries_estimators import clean_rows
-from entries_files import WORDS, _check_command, _damage, mutated, write_npz
+from entries_files import WORDS, _damage, check_command, mutated, write_npz
 from entries_privacy import _edited, ledger_text
 from fuzz_engine import Broken
 from fuzz_values import HOSTILE_SETTINGS
 
 import skfedcal
 from skfedcal import FederatedDataset, FederatedRunner, PrivacyLedger
-from skfedcal.cli import main
 from skfedcal.datasets import (
     load_cifar100,
     load_emnist,
@@ -225,16 +223,9 @@ def office(case):
         options = ("--dir", "--join", "--nothing")
     if case.chance(0.6):
         argv += [case.pick("option", options), case.pick("word", WORDS)]
-    said, told = io.StringIO(), io.StringIO()
-    home, work = os.getcwd(), Path(case.path("office"))
+    work = Path(case.path("office"))
     work.mkdir(exist_ok=True)
-    os.chdir(work)
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told):
-            code = main(argv)
-    finally:
-        os.chdir(home)
-    _check_command(code, told.getvalue(), out, case)
+    check_command(argv, out, case, work)
 
 
 ENTRIES = [
