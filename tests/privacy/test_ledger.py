@@ -21,12 +21,11 @@ from hypothesis import strategies as st
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
-from skfedcal._json import canonical
 from skfedcal.exceptions import BudgetExceededError, LedgerCorruptedError
 from skfedcal.privacy.accounting import compose_epsilon, gdp_epsilon
 from skfedcal.privacy.events import GaussianEvent, PureEvent
 from skfedcal.privacy.ledger import PrivacyLedger
-from skfedcal.privacy.ledger_file import digest
+from skfedcal.privacy.ledger_file import canonical, digest
 
 DELTA = 1e-5
 EVENT = GaussianEvent(0.1)
