@@ -4,10 +4,12 @@ import ast
 import functools
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from skfedcal import FedTempCalibrator, make_federation
 from skfedcal.methods.registry import algorithms
 
 ROOT = Path(__file__).resolve().parent.parent / "skfedcal"
@@ -184,3 +186,36 @@ def test_a_basename_stands_once():
     names = Counter(n.split(".")[-1] for n in FILES if not is_package(n))
     repeated = {n for n, count in names.items() if count > 1} - PARTS
     assert not repeated
+
+
+def test_files_are_no_fragments():
+    modules = [n for n in FILES if not is_package(n)]
+    assert len(modules) <= 212
+    # A file that one other file imports needs a reason, such as numpy alone at a site.
+    importers = Counter(target for n in modules for target in internal(n) - {n})
+    single = [n for n in modules if importers[n] == 1]
+    lines = [len(FILES[n].read_text(encoding="utf-8").splitlines()) for n in single]
+    assert sum(count >= 40 for count in lines) <= 27
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")
+def test_a_private_fit_is_a_short_walk():
+    """Files that a reader opens to follow one fit, and the ways from one to another."""
+    fed = make_federation(20, 2000, random_state=0)
+    cal = FedTempCalibrator(eps=1, classes=list(range(10)), random_state=0)
+    cal.fit(fed.clients)  # tables of noise are computed once
+    path = []
+
+    def note(frame, event, _):
+        name = frame.f_code.co_filename
+        if event == "call" and name.startswith(str(ROOT)) and path[-1:] != [name]:
+            path.append(name)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        cal.fit(fed.clients)
+    finally:
+        sys.setprofile(before)
+    assert 10 < len(set(path)) <= 24
+    assert len(set(pairwise(path))) <= 80

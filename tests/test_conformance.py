@@ -14,7 +14,14 @@ from uniform_mixture.estimator import FedMixtureCalibrator
 from uniform_mixture.rounds import MixtureScoring
 
 import skfedcal
-from skfedcal import FedTempCalibrator, load, make_federation, register_method, testing
+from skfedcal import (
+    FedShapeCalibrator,
+    FedTempCalibrator,
+    load,
+    make_federation,
+    register_method,
+    testing,
+)
 from skfedcal.contract import Field
 from skfedcal.federation import SitePolicy
 from skfedcal.methods import registry
@@ -50,6 +57,20 @@ def test_an_estimator_is_checked_with_its_own_parameters():
     assert "FedMixtureCalibrator(clip=2, eps=1.0, if_improves=False)" in cases
     with pytest.raises(ValueError, match="not registered; call"):
         list(testing.method_checks("nothing"))
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.PrivacyWarning")
+def test_no_check_is_passed_by_a_fit_that_asked_nobody():
+    quiet = FedTempCalibrator(1.0)
+    with pytest.raises(AssertionError, match="asked none of 1 clients: pass a larger"):
+        testing.check_sklearn(quiet)
+    with pytest.raises(AssertionError, match="asked none of 2 clients"):
+        testing.check_batches(quiet)
+    # All stages of a map, also of one client.
+    shape = testing.asking(FedShapeCalibrator(1.0))
+    every = testing.fit(shape, testing.drawn(800, 1))[0].n_rounds_
+    assert testing.fit(shape, testing.drawn(1, 30))[0].n_rounds_ == every == 10
 
 
 def test_the_method_of_the_gallery_is_small():

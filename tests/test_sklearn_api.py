@@ -54,7 +54,9 @@ EQUIVALENCE_CHECKS = [
 
 CHECKED = [
     *(
-        method.load()(**case.params, random_state=0 if "eps" in case.params else None)
+        testing.asking(method.load()(**case.params)).set_params(
+            random_state=0 if "eps" in case.params else None
+        )
         for method in registry.methods("calibrator")
         for case in method.cases
         if "check_sklearn" not in {**method.exempt, **case.exempt}

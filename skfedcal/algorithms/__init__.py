@@ -5,39 +5,21 @@ A name that is taken from here gives a DeprecationWarning.
 """
 
 from skfedcal._lazy import attach_moved
+from skfedcal.methods.registry import FAMILIES, algorithms
 
-# Public name -> module that has it now.
-MOVED = {
-    "AccuracyRoot": "skfedcal.methods.accuracy_temperature.rounds",
-    "BiasTemperatureNewton": "skfedcal.methods.bias_temperature.rounds",
-    "BiasTemperaturePosterior": "skfedcal.methods.bias_temperature.rounds",
-    "BiasTemperatureResidual": "skfedcal.methods.bias_temperature.rounds",
-    "BlockSpec": "skfedcal.contract",
-    "CellRows": "skfedcal.contract",
-    "ClassHistograms": "skfedcal.methods.bins.rounds",
-    "ClassMoments": "skfedcal.training.class_statistics",
-    "ClassResiduals": "skfedcal.evaluation.rounds",
-    "EceGrid": "skfedcal.methods.accuracy_temperature.rounds",
-    "FederatedAlgorithm": "skfedcal.contract",
-    "GapParts": "skfedcal.methods.accuracy_temperature.rounds",
-    "LocalAverage": "skfedcal.methods.scaling.rounds",
-    "MLPAveraging": "skfedcal.methods.network.rounds",
-    "MatrixMap": "skfedcal.methods.scaling.families",
-    "NoiseLaw": "skfedcal.contract",
-    "OneVsRestCounts": "skfedcal.evaluation.rounds",
-    "OrderPreservingMap": "skfedcal.methods.scaling.families",
-    "PooledFit": "skfedcal.methods.scaling.rounds",
-    "ScoreCounts": "skfedcal.methods.score_curves.rounds",
-    "Sums": "skfedcal.contract",
-    "TemperatureAverage": "skfedcal.methods.temperature.rounds",
-    "TemperatureGrid": "skfedcal.methods.temperature.rounds",
-    "TemperatureNewton": "skfedcal.methods.temperature.rounds",
-    "TemperaturePosterior": "skfedcal.methods.temperature.posterior",
-    "TemperatureSearch": "skfedcal.methods.accuracy_temperature.rounds",
-    "TopBinCounts": "skfedcal.methods.top_bins.rounds",
-    "VectorMap": "skfedcal.methods.scaling.families",
-    "local_temperatures": "skfedcal.methods.temperature.rounds",
-}
+# Names of the old path: later algorithms never were here.
+_NAMES = """
+AccuracyRoot BiasTemperatureNewton BiasTemperaturePosterior BiasTemperatureResidual
+BlockSpec CellRows ClassHistograms ClassMoments ClassResiduals EceGrid
+FederatedAlgorithm GapParts LocalAverage MLPAveraging MatrixMap NoiseLaw
+OneVsRestCounts OrderPreservingMap PooledFit ScoreCounts Sums TemperatureAverage
+TemperatureGrid TemperatureNewton TemperaturePosterior TemperatureSearch TopBinCounts
+VectorMap local_temperatures
+"""
+_PATHS = [*(entry.path for entry in algorithms().values()), *FAMILIES.values()]
+_HOMES = {name: module for module, _, name in (p.partition(":") for p in _PATHS)}
+_HOMES["local_temperatures"] = "skfedcal.methods.temperature.rounds"
+MOVED = {name: _HOMES.get(name, "skfedcal.contract") for name in _NAMES.split()}
 
 __all__ = [*MOVED]
 

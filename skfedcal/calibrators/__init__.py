@@ -6,23 +6,14 @@ A name that is taken from here gives a DeprecationWarning.
 
 from skfedcal._lazy import attach_moved
 
-# Public name -> module that has it now.
-MOVED = {
-    "FedAccTempCalibrator": "skfedcal.methods",
-    "FedAutoCalibrator": "skfedcal.methods",
-    "FedBBQCalibrator": "skfedcal.methods",
-    "FedBiasTempCalibrator": "skfedcal.methods",
-    "FedBinCalibrator": "skfedcal.methods",
-    "FedHistogramCalibrator": "skfedcal.methods",
-    "FedMLPCalibrator": "skfedcal.methods",
-    "FedMatrixCalibrator": "skfedcal.methods",
-    "FedOPVectorCalibrator": "skfedcal.methods",
-    "FedTempCalibrator": "skfedcal.methods",
-    "FedTopBinCalibrator": "skfedcal.methods",
-    "FedVectorCalibrator": "skfedcal.methods",
-    "client_temperatures": "skfedcal.methods",
-    "load": "skfedcal.methods",
-}
+# Names of the old path: later calibrators never were here.
+_NAMES = """
+FedAccTempCalibrator FedAutoCalibrator FedBBQCalibrator FedBiasTempCalibrator
+FedBinCalibrator FedHistogramCalibrator FedMLPCalibrator FedMatrixCalibrator
+FedOPVectorCalibrator FedTempCalibrator FedTopBinCalibrator FedVectorCalibrator
+client_temperatures load
+"""
+MOVED = dict.fromkeys(_NAMES.split(), "skfedcal.methods")
 
 __all__ = [*MOVED]
 

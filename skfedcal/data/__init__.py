@@ -6,16 +6,11 @@ A name that is taken from here gives a DeprecationWarning.
 
 from skfedcal._lazy import attach_moved
 
-# Public name -> module that has it now.
-MOVED = {
-    "DirichletPartitioner": "skfedcal.clients",
-    "FederatedDataset": "skfedcal.clients",
-    "GroupPartitioner": "skfedcal.clients",
-    "IIDPartitioner": "skfedcal.clients",
-    "load_federation": "skfedcal.clients",
-    "make_federation": "skfedcal.clients",
-    "save_federation": "skfedcal.clients",
-}
+_NAMES = """
+DirichletPartitioner FederatedDataset GroupPartitioner IIDPartitioner load_federation
+make_federation save_federation
+"""
+MOVED = dict.fromkeys(_NAMES.split(), "skfedcal.clients")
 
 __all__ = [*MOVED]
 

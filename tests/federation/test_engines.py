@@ -81,7 +81,7 @@ def fit_all(fit, clients, runner=None):
 def test_every_calibrator_releases_the_same_bits(calibrator_class):
     method = registry.method_of(calibrator_class)
     for case in method.cases:
-        testing.check_engines(method, calibrator_class(**case.params))
+        testing.check_engines(method, testing.asking(calibrator_class(**case.params)))
 
 
 EVALUATIONS = {

@@ -496,9 +496,9 @@ def compare(
         client) for it, another one with each seed.
     methods : list of str or calibrator, dict of name to these, default=None
         Names such as "FedTemp" or "temp", or calibrators, whose `eps`, `delta`,
-        `classes`, `runner` and `random_state` are set here. None is FedTemp,
-        FedBiasTemp, FedBBQ (without weights, and "FedBBQ-all"), FedOPVector, FedVector
-        and FedMLP (FedCal).
+        `classes`, `runner` and `random_state` are set here. None is what the
+        registry marks as `compared`, with its variants; ``skfedcal compare --help``
+        lists them.
     eps : sequence of float or None, default=(None, 3.0, 1.0, 0.5)
         Budgets of a client; None adds no noise.
     seeds : int, sequence of int or None, default=3
