@@ -42,7 +42,7 @@ numpydoc_show_class_members = False
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"sklearn\..*"),
-    (r"py:(obj|attr)", r"head|privacy_|reason_"),
+    (r"py:(obj|attr)", r"head|privacy_|reason_|alarms_|n_periods_|names_"),
 ]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

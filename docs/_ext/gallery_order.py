@@ -14,6 +14,7 @@ FIRST = (
     "plot_mnist_writers.py",
     "plot_domain_shift.py",
     "plot_hospital_evaluation.py",
+    "plot_monitor.py",
     "plot_audit.py",
     "plot_your_own_method.py",
 )
