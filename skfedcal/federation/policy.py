@@ -743,12 +743,8 @@ class AnsweredRuns:
     to start another run. A server that asks for very many runs can raise this
     probability, but cannot make a site forget.
 
-    Parameters
-    ----------
-    state : mapping
-        State of the site.
-    kind : {'plain', 'seen'}
-        Prefix of its entries: plain sums, or masked ones.
+    state: State of the site.
+    kind: Prefix of its entries: plain sums, or masked ones.
     """
 
     def __init__(

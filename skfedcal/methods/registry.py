@@ -914,11 +914,6 @@ def method_words(algorithm: str, family: str = "") -> tuple[str, ...]:
     )
 
 
-def estimator_names() -> tuple[str, ...]:
-    """Names of the calibrators of this package."""
-    return tuple(sorted(m.estimator_name for m in _calibrators()))
-
-
 def estimator_modules() -> dict[str, list[str]]:
     """Modules of `skfedcal.methods` and the calibrators that they define."""
     found: dict[str, list[str]] = {}
