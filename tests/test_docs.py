@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from skfedcal.cli._main import build_parser
+from skfedcal.methods.registry import BUILT_IN
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 README = DOCS.parent / "README.md"
@@ -60,6 +61,15 @@ def test_every_public_name_is_in_the_reference(room):
     }
     missing = set(module.__all__) - listed - {"__version__"}
     assert not missing
+
+
+@pytest.mark.parametrize(
+    "page", [README, DOCS / "guide" / "methods.rst"], ids=lambda p: p.name
+)
+def test_tables_name_every_registered_calibrator(page):
+    text = page.read_text(encoding="utf-8")
+    names = [m.estimator_name for m in BUILT_IN if m.kind == "calibrator"]
+    assert not [name for name in names if name not in text]
 
 
 def commands(start):

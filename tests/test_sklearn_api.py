@@ -47,6 +47,8 @@ BOOTSTRAP = "a forest draws other rows when rows are removed or repeated"
 UNWEIGHTED = "a private calibrator is not weighted, only its classifier is"
 UNDERFLOW = "log-probabilities stay finite where probabilities underflow to 0"
 
+ONE_LABEL = "check_classifiers_one_label"
+
 EQUIVALENCE_CHECKS = [
     "check_sample_weight_equivalence_on_dense_data",
     "check_sample_weight_equivalence_on_sparse_data",
@@ -94,7 +96,8 @@ TRAINED = [
 def expected_failures(estimator):
     """Common checks that cannot hold, with the reason."""
     if isinstance(estimator, BaseCalibrator):
-        return testing.expected_failures(estimator)
+        found = testing.expected_failures(estimator)
+        return {name: why for name, why in found.items() if name != ONE_LABEL}
     if isinstance(estimator, LogitTransformer) and estimator.cv is not None:
         names = ["check_transformer_general", "check_transformer_data_not_an_array"]
         return dict.fromkeys(names, CROSS_FITTED)
@@ -115,7 +118,14 @@ def expected_failures(estimator):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks(CHECKED, expected_failed_checks=expected_failures)
 def test_common_check(estimator, check):
-    check(estimator)
+    try:
+        check(estimator)
+    except AssertionError:
+        private = isinstance(estimator, BaseCalibrator) and estimator.eps is not None
+        if not private or check.func.__name__ != ONE_LABEL:
+            raise
+        # A map by class may learn from its rows which label occurs; others cannot.
+        pytest.xfail(testing.expected_failures(estimator)[ONE_LABEL])
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
