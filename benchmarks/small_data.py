@@ -13,6 +13,11 @@ of the test NLL in percent of that of the input; negative is better.
   claims    T of 12,000 rows, one to five per client, next to the exact one
   rounds    fits with one to five rounds
   zeros     nearest neighbours and probabilities rounded to two decimals
+  maps      FedAuto with eps beside FedTemp and FedBiasTemp, by number of clients
+  choice    exact fits: each map, and the choice among them by held-back loss
+  peers     exact fits: FedAuto beside scikit-learn, netcal and probmetrics
+
+``--quick`` runs the tables of exact fits on four files, in less than a minute.
 """
 
 import warnings
@@ -20,10 +25,13 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks._choice import by_map, by_peer, gain, peer_summary
 from benchmarks._harness import arguments, print_table, write_json
 from skfedcal import (
     CentralDP,
     DirichletPartitioner,
+    FedAutoCalibrator,
+    FedBiasTempCalibrator,
     FederatedRunner,
     FedTempCalibrator,
     load_federation,
@@ -62,7 +70,22 @@ ROWS = {
     (25, 100): (-8.9, -9.0, -9.1, 1.1),
     (100, 100): (-9.1, -9.1, -9.2, 0.5),
 }
-TABLES = ("clients", "rows", "claims", "rounds", "zeros")
+# Number of clients and eps: FedAuto (mean, worst), FedTemp, FedBiasTemp.
+MAPS = {
+    (20, 0.5): (-13.8, 0.4, -12.9, -6.4),
+    (20, 1.0): (-15.8, 0.2, -14.7, -13.8),
+    (20, 3.0): (-17.4, -0.2, -15.8, -15.5),
+    (100, 0.5): (-15.9, 0.0, -14.5, -14.0),
+    (100, 1.0): (-16.8, -0.2, -14.8, -15.1),
+    (100, 3.0): (-18.3, -0.2, -14.9, -15.7),
+    (1000, 0.5): (-18.3, 0.1, -15.9, -16.3),
+    (1000, 1.0): (-18.9, -0.5, -16.0, -16.8),
+    (1000, 3.0): (-20.2, -1.6, -16.0, -17.2),
+}
+TABLES = ("clients", "rows", "claims", "rounds", "zeros", "maps", "choice", "peers")
+QUICK_TABLES = ("zeros", "choice", "peers")
+QUICK_FILES = ("cifar10_netcal_lenet-5", "fed_wisdm_mlp", "fed_adult_gbm",
+               "cifar10_phan_vgg11_bn")  # fmt: skip
 MAX_ROWS = 20_000
 
 
@@ -269,6 +292,37 @@ def by_rounds(paths, draws, settings):
     return rows
 
 
+def by_private_map(paths, draws, settings):
+    """Table 6.3: FedAuto with eps, and the methods that it may choose."""
+    methods = {
+        "FedAuto": FedAutoCalibrator,
+        "FedTemp": FedTempCalibrator,
+        "FedBiasTemp": FedBiasTempCalibrator,
+    }
+    rows = []
+    for n_clients, eps in settings:
+        found = {name: [] for name in methods}
+        for number, path in enumerate(paths):
+            logits, labels, test, test_labels = halves(path, 0)
+            for seed in seeds(number, draws):
+                ids = dirichlet(labels, n_clients, seed)
+                for name, cls in methods.items():
+                    classes = range(logits.shape[1])
+                    cal = cls(eps, classes=classes, random_state=seed)
+                    cal.fit(logits, labels, client_ids=ids)
+                    proba = cal.predict_proba(test)
+                    found[name].append(gain(proba, test, test_labels))
+        printed = MAPS.get((n_clients, eps), (np.nan,) * 4)
+        row = {"table": "maps", "K": n_clients, "eps": eps}
+        for (name, values), figure in zip(
+            found.items(), (printed[0], *printed[2:]), strict=True
+        ):
+            row |= {name: np.mean(values), f"worst {name}": max(values)}
+            row[f"printed {name}"] = figure
+        rows.append(row)
+    return rows
+
+
 def rounded_neighbours(name, seed=0):
     """Probabilities of nearest neighbours, rounded to two decimals, with zeros."""
     from sklearn import datasets
@@ -333,13 +387,26 @@ def main():
     parser.add_argument("--clients", type=int, nargs="+", help="numbers of clients")
     parser.add_argument("--eps", type=float, nargs="+", help="for table 'clients'")
     parser.add_argument("--rows", type=int, nargs="+", help="rows per client")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[200, 1000, 5000], help="rows of a fit"
+    )
+    parser.add_argument("--quick", action="store_true", help="exact fits, four files")
     args = parser.parse_args()
+    if args.quick:
+        args.tables, args.draws, args.sizes = list(QUICK_TABLES), 1, [200, 1000]
+        args.files = args.files or QUICK_FILES
     warnings.simplefilter("ignore")
     paths = files_of(args.folder, args.files)
     print(f"{len(paths)} files: {', '.join(path.stem for path in paths)}")
     settings = [
         key
         for key in CLIENTS
+        if (not args.clients or key[0] in args.clients)
+        and (not args.eps or key[1] in args.eps)
+    ]
+    maps = [
+        key
+        for key in MAPS
         if (not args.clients or key[0] in args.clients)
         and (not args.eps or key[1] in args.eps)
     ]
@@ -355,12 +422,20 @@ def main():
         "claims": lambda: claims(args.folder, args.draws),
         "rounds": lambda: by_rounds(paths, args.draws, settings),
         "zeros": zeros,
+        "maps": lambda: by_private_map(paths, args.draws, maps),
+        "choice": lambda: by_map(halves, paths, args.sizes, args.draws),
+        "peers": lambda: by_peer(halves, paths, max(args.sizes), args.draws),
     }
     everything = []
     for name in args.tables:
         print(f"\n{name}")
         rows = makers[name]()
         print_table(rows)
+        if name == "peers":
+            rows += peer_summary(rows)
+            print_table(
+                rows[-len({row["method"] for row in rows if "method" in row}) :]
+            )
         everything += rows
         write_json(args.out, everything)
 

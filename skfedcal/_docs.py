@@ -86,6 +86,11 @@ documented = SharedDocs(
     if_improves : bool, default=True
         With `eps`, return the input unchanged if the released values cannot be
         distinguished from noise (`improves_`).
+    hold_back : bool, default=False
+        Without `eps`, fit to four fifths of each client's rows first, compare the map
+        with the input on the others, and return the input if log loss or Brier score
+        is worse there (`improves_`); otherwise fit to all rows. False fits to all rows
+        at once, and warns if the map is worse than the input even on these.
     classes : array-like of shape (n_classes,), default=None
         Labels of the logit columns, in column order. None uses the column names if they
         are the labels, otherwise the sorted labels of y.
@@ -102,8 +107,11 @@ documented = SharedDocs(
         Client that owns each row. None makes all rows one client. With a list of
         clients: one name per client.
     improves_ : bool
-        With `eps`, whether the released values can be distinguished from noise; always
-        True without `eps`.
+        With `eps`, whether the released values can be distinguished from noise; without
+        it False if `hold_back` found harm.
+    comparison_ : dict or None
+        Mean log loss and Brier score of input and map, and the rows that they are of,
+        where they were compared without `eps`.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     n_clients_, n_rounds_ : int

@@ -132,6 +132,8 @@ def examples_of(name: str, schema: Schema) -> Iterator[Any]:
             chosen["family"] = registry.load_object(
                 registry.FAMILIES[chosen["family"]]
             )()
+        if "inner" in chosen:
+            chosen["inner"] = next(iter(examples_of(chosen["inner"], schema)))
         if "n_features" in known:
             chosen["n_features"] = schema.n_columns
         if "n_classes" in known:

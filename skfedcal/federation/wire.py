@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Literal, get_origin
 
 import numpy as np
 
 from skfedcal._json import dump
+from skfedcal.contract import FederatedAlgorithm
 from skfedcal.federation.endpoint import Request
 from skfedcal.federation.plain import (
     WireError,
@@ -164,7 +165,11 @@ def digest(arrays: Mapping[str, Any]) -> str:
 
 
 def algorithm_names(algorithm: Any) -> tuple[str, str]:
-    """Names of an algorithm and of its family of maps; empty without one."""
+    """Names of an algorithm and of its family of maps; empty without one.
+
+    An algorithm on a part of the rows has the names of the algorithm.
+    """
+    algorithm = getattr(algorithm, "inner", algorithm)
     family = getattr(algorithm, "family", None)
     name = registry.algorithm_name(type(algorithm)) or type(algorithm).__name__
     return name, registry.family_name(type(family)) or ""
@@ -193,6 +198,8 @@ def _name_of(cls: type) -> str | None:
 
 
 def _find(hint: Any, name: Any) -> type:
+    if get_origin(hint) is FederatedAlgorithm:
+        return _class(_algorithms(), name, "inner")
     if hint is not Family:
         raise WireError(f"A field of type {hint} cannot be read.")
     return _class(registry.FAMILIES, name, "family")

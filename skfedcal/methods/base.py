@@ -6,7 +6,8 @@ import sys
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import inf, sqrt
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard
 
@@ -30,9 +31,11 @@ from skfedcal.clients.forms import (
     check_scores,
     make_dataset,
 )
+from skfedcal.contract import Sums
 from skfedcal.exceptions import CalibrationWarning
 from skfedcal.export.graph import map_rows
-from skfedcal.federation.collecting import collect, collect_nothing
+from skfedcal.federation.collecting import Collected, collect, collect_nothing
+from skfedcal.federation.history import RoundHistory
 from skfedcal.federation.runner import FederatedRunner, Schedule, check_settings
 from skfedcal.methods.persistence import ExportMixin
 from skfedcal.methods.registry import load_object, method_of
@@ -50,11 +53,16 @@ if TYPE_CHECKING:
     )
     from skfedcal.clients.dataset import FederatedDataset
     from skfedcal.contract import Array, FederatedAlgorithm
-    from skfedcal.federation.history import RoundHistory, RoundRecord
+    from skfedcal.federation.history import RoundRecord
     from skfedcal.federation.remote import RemoteClients, RemoteDataset
     from skfedcal.federation.runner import Cohort
     from skfedcal.privacy.events import PrivacyReport
     from skfedcal.privacy.models import PrivacyModel
+
+
+# Share of the log loss of the input by which a map must be worse for a warning: less
+# happens by chance where the input is calibrated.
+_HARM = 1e-3
 
 
 @dataclass(frozen=True)
@@ -221,9 +229,12 @@ class BaseCalibrator(
     input_type: InputType
     runner: FederatedRunner | None
     if_improves: bool
+    # Methods of other packages need not have the parameter.
+    hold_back: bool = False
 
     classes_: Array
     improves_: bool
+    comparison_: dict[str, float] | None
     n_clients_: int
     n_rounds_: int
     n_features_in_: int
@@ -238,6 +249,7 @@ class BaseCalibrator(
         "input_type": [StrOptions(set(INPUT_TYPES))],
         "runner": [FederatedRunner, None],
         "if_improves": ["boolean"],
+        "hold_back": ["boolean"],
     }
 
     # Under metadata routing `client_ids` reaches `fit` without set_fit_request.
@@ -292,42 +304,145 @@ class BaseCalibrator(
             algorithm = self._make_algorithm(setting)
             self._class_map, self.classes_ = classes, classes.classes
             self.improves_ = True  # callbacks may predict in between
+            self.comparison_ = None
             callbacks = RoundCallbacks(self, lambda state, _: self._set_state(state))
-            found = (
-                collect_nothing(
-                    clients,
-                    privacy=model,
-                    runner=runner,
-                    clone_number=self._clone_number,
-                )
-                if algorithm is None
-                else collect(
-                    algorithm,
-                    clients,
-                    privacy=model,
-                    runner=runner,
-                    ledger=self.ledger,
-                    entropy=self._entropy(model),
-                    label=type(self).__name__,
-                    split=self._noise_split(),
-                    assumptions=assumptions,
-                    clone_number=self._clone_number,
-                    on_start=callbacks.start,
-                    on_round=callbacks.round,
-                )
+            run = partial(
+                collect,
+                privacy=model,
+                runner=runner,
+                ledger=self.ledger,
+                entropy=self._entropy(model),
+                label=type(self).__name__,
+                split=self._noise_split(),
+                assumptions=assumptions,
+                clone_number=self._clone_number,
             )
+            fit_all = partial(run, on_start=callbacks.start, on_round=callbacks.round)
+            harm = False
+            if algorithm is None:
+                found = collect_nothing(
+                    clients,
+                    privacy=model,
+                    runner=runner,
+                    clone_number=self._clone_number,
+                )
+            elif self.hold_back and not setting.private and not self._compares_itself:
+                found, harm = self._fit_without_harm(algorithm, clients, run, fit_all)
+            else:
+                found = fit_all(algorithm, clients)
             self.history_, self.privacy_ = found.history, found.report
             self._set_state(found.state)
             self.n_clients_, self.n_rounds_ = found.n_clients, len(found.history)
-            self.improves_ = not setting.private or bool(self._improves())
+            self.improves_ = not harm and (
+                not setting.private or bool(self._improves())
+            )
             self._after_fit(setting)
-            if algorithm is None:
-                callbacks.start(0)
+            if harm:
+                self.improves_ = False
+                self._warn_harm()
+            elif algorithm is None:
                 self._warn_nobody_asked(setting)
             elif not self.improves_:
                 self._warn_no_gain()
+            elif not is_remote(X) and self._may_be_worse(setting):
+                self._compare_here(clients)
+                self._warn_worse()
+            if algorithm is None or harm:
+                callbacks.start(0)
             callbacks.end()
             return self
+
+    def _fit_without_harm(
+        self,
+        algorithm: FederatedAlgorithm[Any],
+        clients: FederatedDataset | RemoteDataset,
+        run: Callable[..., Collected],
+        fit_all: Callable[..., Collected],
+    ) -> tuple[Collected, bool]:
+        """Fit without the held-back rows, compare on these, then fit to all rows.
+
+        The fit to all rows is compared as well: where it is worse than the input, the
+        first one is used.
+        """
+        from skfedcal.methods.held_back import HeldBackFit, does_no_harm, has_map
+
+        if not has_map(self):
+            raise ValueError(
+                f"hold_back=True needs the map of {type(self).__name__} in the "
+                "registry, so that clients can compare it with the input; name it in "
+                "the entry of skfedcal.methods.register_method, or leave hold_back out."
+            )
+        if self.runner is not None and self.runner.checkpoint is not None:
+            raise ValueError(
+                "hold_back=True makes several runs, and a checkpoint holds one; leave "
+                "hold_back or the checkpoint out."
+            )
+        first = run(HeldBackFit(algorithm), clients)
+        self._set_state(first.state)
+        compared = self._compare(clients, run)
+        records = [*first.history, *compared]
+        harm = not does_no_harm(self.comparison_ or {})
+        found = first
+        if not harm:
+            whole = fit_all(algorithm, clients)
+            self._set_state(whole.state)
+            one = self.comparison_
+            compared = self._compare(clients, run)
+            records += [*whole.history, *compared]
+            if does_no_harm(self.comparison_ or {}):
+                found = whole
+            else:
+                self.comparison_ = one
+        numbered = [replace(record, round=i) for i, record in enumerate(records)]
+        return replace(found, history=RoundHistory(numbered)), harm
+
+    def _compare(
+        self,
+        clients: FederatedDataset | RemoteDataset,
+        run: Callable[..., Collected],
+    ) -> RoundHistory:
+        """Losses of input and map on the held-back rows of all clients."""
+        from skfedcal.methods.held_back import comparison, map_losses
+
+        runner = self.runner if self.runner is not None else FederatedRunner()
+        runner = replace(
+            runner, cohort="full", n_rounds=None, checkpoint=None, resume=False
+        )
+        found = run(map_losses(self, held=True), clients, runner=runner)
+        self.comparison_ = comparison(found.state, held=True)
+        return found.history
+
+    # Whether the algorithm of a method compares its map with the input itself.
+    _compares_itself = False
+
+    def _is_optimum(self, setting: FitSetting) -> bool:
+        """Whether no map of the method has a lower log loss on the rows of the fit."""
+        return False
+
+    def _may_be_worse(self, setting: FitSetting) -> bool:
+        """Whether a fit without held-back rows is to be compared with its input."""
+        from skfedcal.methods.held_back import has_map
+
+        if setting.private or self.hold_back or self._compares_itself:
+            return False
+        return has_map(self) and not self._is_optimum(setting)
+
+    def _compare_here(self, clients: Any) -> None:
+        """Losses of input and map on all rows, which are in this process."""
+        from skfedcal.methods.held_back import comparison, map_losses
+
+        algorithm = map_losses(self, held=False)
+        start = algorithm.init(clients.n_classes)
+        total = algorithm.query(algorithm.broadcast(start), clients)["losses"]
+        state = algorithm.update(start, Sums({"losses": total.sum(axis=0)}), 1)
+        self.comparison_ = comparison(state, held=False)
+
+    @property
+    def _map_is_used(self) -> bool:
+        """Whether predictions are by the map, and not the input."""
+        if self.improves_:
+            return True
+        return not (self.if_improves or (self.hold_back and not self.privacy_.private))
 
     def _prediction_logits(self, X: Rows) -> Array:
         check_is_fitted(self)
@@ -340,9 +455,14 @@ class BaseCalibrator(
             stacklevel=4,
         )
         logits = _numerics.center(logits)
-        used = self.improves_ or not self.if_improves
+        used = self._map_is_used
         out = self._calibrate(logits) if used else self._unchanged(logits)
         return out if self._class_map.in_order else out[:, self._class_map.order]
+
+    @property
+    def _columns(self) -> Array:
+        """Column of each class."""
+        return self._class_map.order
 
     def _restore_classes(self, classes: Array, order: Array) -> None:
         self._class_map = ClassMap(classes, order)
@@ -362,6 +482,35 @@ class BaseCalibrator(
     def _unchanged(self, logits: Array) -> Array:
         """Output of a calibrator whose map is not used: the input."""
         return logits
+
+    def _warn_harm(self) -> None:
+        from skfedcal.methods.held_back import loss_text
+
+        found = self.comparison_ or {}
+        why = (
+            f"On {found['n_rows']:g} held-back rows {loss_text(found)}"
+            if found.get("n_rows")
+            else "No row was held back, so that no gain can be shown"
+        )
+        warnings.warn(
+            f"{why}. Predictions return the input unchanged; hold_back=False applies "
+            "the map.",
+            CalibrationWarning,
+            stacklevel=4,
+        )
+
+    def _warn_worse(self) -> None:
+        from skfedcal.methods.held_back import loss_text
+
+        found = self.comparison_ or {}
+        if found["log_loss"] > (1 + _HARM) * found["log_loss_input"]:
+            warnings.warn(
+                f"The map is worse than the input on the {found['n_rows']:g} rows that "
+                f"it was fitted to: {loss_text(found)}. hold_back=True returns the "
+                "input where a map is worse on rows that it has not seen.",
+                CalibrationWarning,
+                stacklevel=4,
+            )
 
     def _warn_no_gain(self) -> None:
         use = (

@@ -156,7 +156,7 @@ def _restore(content: dict[str, Any]) -> BaseCalibrator:
         report[key] = tuple(report[key])
     estimator.privacy_ = PrivacyReport(**report)
     _check_report(report, PrivacyReport())
-    estimator.history_ = RoundHistory()
+    estimator.history_, estimator.comparison_ = RoundHistory(), None
     estimator._check_restored()
     return estimator
 
@@ -423,7 +423,7 @@ def describe(calibrator: Any) -> Description:
 
 def _mapped(calibrator: BaseCalibrator, logits: Value) -> Value:
     """Calibrated logits, or those of the input where the map is not used."""
-    used = calibrator.improves_ or not calibrator.if_improves
+    used = calibrator._map_is_used
     inner: Any = calibrator
     # By exact class: a subclass may have changed its map.
     while (method := method_of(type(inner))) is not None and method.word == "auto":
@@ -437,7 +437,7 @@ def _mapped(calibrator: BaseCalibrator, logits: Value) -> Value:
     if used:
         value: Value = load_object(method.map)(inner, logits)
         return value
-    if method.word == "accuracy_temperature":
+    if method.word == "accuracy_temperature" and calibrator.privacy_.private:
         return logits / float(inner.prior_temperature)
     plain = getattr(inner, "normalize", None) == "none"
     return log_softmax(logits) if plain else logits

@@ -188,6 +188,9 @@ FAMILIES = {
     "scaling.vector/1": f"{_MAPS}:VectorMap",
 }
 
+# Comparison of a map with its input, which the word of every calibrator allows.
+HELD_BACK = "held_back.losses/1"
+
 # Why some checks of `skfedcal.testing` do not hold.
 _BIASES = {"check_order_kept": "its map differs by class, which may change the order"}
 _TABLE = {"check_order_kept": "a table by bins need not be monotone in every class"}
@@ -216,7 +219,7 @@ BUILT_IN: tuple[Method, ...] = (
             "temperature.grid/1",
             "temperature.posterior/2",
             "bias_temperature.newton/1",
-            "shape.newton/1",
+            "shape.newton/2",
             "shape.posterior/1",
         ),
         command="auto",
@@ -299,7 +302,7 @@ BUILT_IN: tuple[Method, ...] = (
         estimator="skfedcal.methods.shape.estimator:FedShapeCalibrator",
         algorithms=(
             Algorithm(
-                name="shape.newton/1",
+                name="shape.newton/2",
                 path="skfedcal.methods.shape.rounds:MapNewton",
                 cases=({}, {"kinds": ("T", "S"), "choose": True}),
             ),
@@ -553,6 +556,25 @@ BUILT_IN: tuple[Method, ...] = (
             Case({"n_bins": 5}),
             Case({"shrink": False, "monotone": False, "keep_order": False}, _TABLE),
             Case({**_PRIVATE, "n_bins": 4, "clip": 3}),
+        ),
+    ),
+    Method(
+        word="held_back",
+        kind="evaluation",
+        algorithms=(
+            Algorithm(
+                name="held_back.fit/1",
+                path="skfedcal.methods.held_back:HeldBackFit",
+                cases=({"inner": "temperature.newton/1"}, {"inner": "bins.counts/1"}),
+            ),
+            Algorithm(
+                name=HELD_BACK,
+                path="skfedcal.methods.held_back:MapLosses",
+                cases=(
+                    {"settings": {"temperature_": 2.0}},
+                    {"settings": {"temperature_": 0.5}, "held": False},
+                ),
+            ),
         ),
     ),
     Method(
@@ -870,7 +892,9 @@ def allowed_by(word: str) -> frozenset[tuple[str, str]]:
     """
     for method in methods():
         if word.replace("-", "_") == method.word or word in _names_of(method):
-            return frozenset((name, method.family) for name in method.algorithm_names)
+            pairs = {(name, method.family) for name in method.algorithm_names}
+            compared = {(HELD_BACK, "")} if method.kind == "calibrator" else set()
+            return frozenset(pairs | compared)
     if word in algorithms():
         return frozenset([(word, "")])
     old = _old_words().get(word)

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from inspect import isclass
@@ -24,6 +25,7 @@ from skfedcal import (
     federated_roc_auc_score,
     make_federation,
 )
+from skfedcal.contract import FederatedAlgorithm
 from skfedcal.federation import (
     FederatedRunner,
     InProcess,
@@ -44,6 +46,7 @@ from skfedcal.methods.scaling.families import (
     OrderPreservingMap,
     VectorMap,
 )
+from skfedcal.methods.temperature.rounds import TemperatureNewton
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,
@@ -172,7 +175,7 @@ def test_every_kind_of_noise_is_sent(name):
 def test_all_algorithms_are_known_to_sites():
     root = Path(skfedcal.__file__).parent
     files = [*root.glob("methods/*/*rounds.py"), *root.glob("evaluation/*rounds.py"),
-             root / "training/class_statistics.py",
+             root / "training/class_statistics.py", root / "methods/held_back.py",
              root / "federation/self_test_rounds.py"]  # fmt: skip
     modules = [
         import_module(".".join(path.relative_to(root.parent).with_suffix("").parts))
@@ -191,7 +194,8 @@ def test_all_algorithms_are_known_to_sites():
 
 # Instances with any values that their types allow.
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
-SIMPLE = {int: st.integers(-(2**62), 2**62), float: NUMBERS, bool: st.booleans()}
+SIMPLE = {int: st.integers(-(2**62), 2**62), float: NUMBERS, bool: st.booleans(),
+          str: st.text(max_size=3)}  # fmt: skip
 
 
 def values_of(hint):
@@ -208,6 +212,10 @@ def values_of(hint):
         return st.sampled_from(args)
     if origin is tuple:
         return st.lists(values_of(args[0]), max_size=4).map(tuple)
+    if origin is Mapping:
+        return st.dictionaries(st.text(max_size=3), values_of(args[1]), max_size=2)
+    if origin is FederatedAlgorithm:
+        return st.builds(TemperatureNewton, n_rounds=st.integers(1, 9))
     assert origin in (Union, UnionType)
     return st.one_of(*(st.none() if a is type(None) else values_of(a) for a in args))
 

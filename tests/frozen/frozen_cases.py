@@ -177,6 +177,9 @@ METHODS = {
     "bias, uniform prior": _calibrator("FedBiasTempCalibrator", class_prior="uniform"),
     "bias, private prior": _calibrator("FedBiasTempCalibrator", class_prior="private"),
     "bins": _calibrator("FedBinCalibrator", rounds=1, n_bins=5),
+    "bins, held back": _calibrator(
+        "FedBinCalibrator", rounds=1, n_bins=5, hold_back=True
+    ),
     "bins, logit": _calibrator("FedBinCalibrator", rounds=1, n_bins=5, space="logit"),
     "bins, joint": _calibrator("FedBinCalibrator", rounds=1, n_bins=5, noise="joint"),
     "bins, per class": _calibrator(

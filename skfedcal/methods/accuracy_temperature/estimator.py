@@ -245,6 +245,7 @@ class FedAccTempCalibrator(BaseCalibrator):
     if_improves : bool, default=True
         Under privacy, use `prior_temperature` if the released values add no information
         about T to the prior (`improves_`).
+    hold_back
     privacy : privacy model, default=None
         Privacy model to use instead of `eps` and `delta`: SourceDP, CentralDP,
         DistributedDP or SecureAggregation.
@@ -268,6 +269,7 @@ class FedAccTempCalibrator(BaseCalibrator):
     improves_ : bool
         Under privacy, whether the released values narrowed the prior of T; always True
         without privacy.
+    comparison_
     n_clients_, n_rounds_, privacy_, history_
 
     See Also
@@ -347,6 +349,7 @@ class FedAccTempCalibrator(BaseCalibrator):
         public_logits: ArrayLike | None = None,
         prior_temperature: float = 1.0,
         if_improves: bool = True,
+        hold_back: bool = False,
         privacy: PrivacyModel | None = None,
         ledger: PrivacyLedger | None = None,
         classes: ArrayLike | None = None,
@@ -366,6 +369,7 @@ class FedAccTempCalibrator(BaseCalibrator):
         self.public_logits = public_logits
         self.prior_temperature = prior_temperature
         self.if_improves = if_improves
+        self.hold_back = hold_back
         self.privacy = privacy
         self.ledger = ledger
         self.classes = classes
@@ -490,5 +494,7 @@ class FedAccTempCalibrator(BaseCalibrator):
         return logits
 
     def _unchanged(self, logits: Array) -> Array:
+        if not self.privacy_.private:  # harm on held-back rows
+            return logits
         logits /= logits.dtype.type(self.prior_temperature)
         return logits

@@ -111,6 +111,10 @@ class FedAutoCalibrator(BaseCalibrator):
         public constant. Only a temperature has one.
     if_improves : bool, default=True
         With `eps`, return the input unchanged if no gain is expected (`improves_`).
+    hold_back : bool, default=True
+        Without `eps`, hold back a fifth of each client's rows, on which maps are
+        compared with each other and with the input. False fits biases and a
+        temperature, or with `keep_order` a temperature, to all rows.
     privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
@@ -125,7 +129,7 @@ class FedAutoCalibrator(BaseCalibrator):
     classes_
     improves_ : bool
         With `eps`, whether a gain is expected; always True without `eps`.
-    n_clients_, n_rounds_, privacy_, history_
+    comparison_, n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------
@@ -140,12 +144,14 @@ class FedAutoCalibrator(BaseCalibrator):
     holds back a fifth of its rows by a public hash. All maps are fitted to the other
     rows in the same rounds; then clients send summed losses of held-back rows, and sums
     of squared differences. From few numbers to many, a map must be better than the best
-    so far. The chosen one is fitted further with all rows. SM needs 100 rows per class,
-    at most 20 classes, and a held-back loss of 0.1; biases are left out from 50 classes
-    on. Below 100 rows nothing is held back: the choice is between T and the input.
-    Fewer than 11 rounds leave out SM; fewer than 6 allow no comparison, and the choice
-    is B, or T below 3. With partial cohorts it is ``solver='grid'``, which accumulates
-    the sums of all rounds.
+    so far, and no worse than the input in the Brier score of all rows. The chosen one
+    is fitted further with all rows. SM needs 100 rows per class, at most 20 classes,
+    and a held-back loss of 0.1; biases are left out from 50 classes on. Below 100 rows
+    nothing is held back: the choice is between T and the input. Fewer than 11 rounds
+    leave out SM; fewer than 6 allow no comparison, and the choice is B, or T below 3.
+    With partial cohorts it is ``solver='grid'``, which accumulates the sums of all
+    rounds. Where both fits converge and no order is kept, the held-back log loss of the
+    second is not above that of the first, nor therefore that of the input.
 
     With `eps` the signal is ``K mu`` for K clients (or rows, with ``unit='example'``)
     and a budget of mu in Gaussian differential privacy. Below 1 nobody is asked. From 8
@@ -169,6 +175,7 @@ class FedAutoCalibrator(BaseCalibrator):
         "class_prior": [StrOptions({"uniform", "private"}), "array-like", None],
     }
     _fitted_names = ("choice_", "reason_", "calibrator_")
+    _compares_itself = True
 
     def __init__(
         self,
@@ -180,6 +187,7 @@ class FedAutoCalibrator(BaseCalibrator):
         delta: float | None = None,
         clip: float | Literal["auto"] = "auto",
         if_improves: bool = True,
+        hold_back: bool = True,
         privacy: PrivacyModel | None = None,
         ledger: PrivacyLedger | None = None,
         classes: ArrayLike | None = None,
@@ -194,6 +202,7 @@ class FedAutoCalibrator(BaseCalibrator):
         self.delta = delta
         self.clip = clip
         self.if_improves = if_improves
+        self.hold_back = hold_back
         self.privacy = privacy
         self.ledger = ledger
         self.classes = classes
@@ -241,7 +250,7 @@ class FedAutoCalibrator(BaseCalibrator):
         checked_prior(self.class_prior, setting.n_classes)
         partial = _leaves_clients_out(self.runner, setting.n_clients)
         if not setting.private:
-            return _exact_choice(setting, self.keep_order, partial)
+            return _exact_choice(setting, self.keep_order, partial, self.hold_back)
         return _private_choice(setting, self.keep_order, partial, self.class_prior)
 
     def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any] | None:
@@ -282,6 +291,7 @@ class FedAutoCalibrator(BaseCalibrator):
             if state.kind == "none":
                 self.choice_ = "none"
             self.reason_ = _compared(state)
+            self.comparison_ = _comparison(state)
         # A copy: callbacks keep the calibrator of an earlier round.
         self.calibrator_ = copy(self.calibrator_)
         self._share_attributes()
@@ -323,7 +333,9 @@ class FedAutoCalibrator(BaseCalibrator):
         return self.calibrator_._unchanged(logits)
 
 
-def _exact_choice(setting: FitSetting, keep_order: bool, partial: bool) -> Choice:
+def _exact_choice(
+    setting: FitSetting, keep_order: bool, partial: bool, hold_back: bool
+) -> Choice:
     """Choose for exact sums: what can be fitted in the rounds that are allowed."""
     if partial:
         reason = (
@@ -332,8 +344,10 @@ def _exact_choice(setting: FitSetting, keep_order: bool, partial: bool) -> Choic
         )
         return Choice(FedTempCalibrator, reason, {"solver": "grid"})
     n_rounds = inf if setting.n_rounds is None else setting.n_rounds
-    if n_rounds < MIN_ROUNDS:
+    if n_rounds < MIN_ROUNDS or not hold_back:
         reason = f"n_rounds is {n_rounds}; a comparison of maps needs {MIN_ROUNDS}."
+        if not hold_back:
+            reason = "hold_back is False, so that no rows are left to compare maps."
         if keep_order or n_rounds < _ROUNDS_BIAS:
             return Choice(FedTempCalibrator, reason, {"solver": "grid"})
         return Choice(FedBiasTempCalibrator, reason)
@@ -382,6 +396,21 @@ def _compared(state: MapState) -> str:
     )
     rows = "held-back rows" if state.held_back else "all rows (there are few)"
     return f"The mean log loss of {rows} chose {state.kind}: {losses}."
+
+
+def _comparison(state: MapState) -> dict[str, float] | None:
+    """Losses of the input and of the chosen map; None before the choice."""
+    if not state.chosen:
+        return None
+    chosen = ("none", *state.kinds.split()).index(state.kind)
+    return {
+        "n_rows": state.n_compared,
+        "held_back": state.held_back,
+        "log_loss_input": float(state.losses[0]),
+        "log_loss": float(state.losses[chosen]),
+        "brier_input": float(state.brier[0]),
+        "brier": float(state.brier[chosen]),
+    }
 
 
 def _leaves_clients_out(runner: FederatedRunner | None, n_clients: int) -> bool:

@@ -71,7 +71,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
         With `eps`, return the input unchanged if the released values cannot be
         distinguished from noise (`improves_`), and use the temperature alone if the
         biases cannot.
-    privacy, ledger, classes, input_type, runner, random_state
+    hold_back, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
     converged_ : bool
         Whether the optimum was found inside the bounds; with `eps`, whether the
         released values determine it better than the prior.
-    classes_, improves_, n_clients_, n_rounds_, privacy_, history_
+    classes_, improves_, comparison_, n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------
@@ -158,6 +158,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
         delta: float | None = None,
         clip: float | Literal["auto"] = "auto",
         if_improves: bool = True,
+        hold_back: bool = False,
         privacy: PrivacyModel | None = None,
         ledger: PrivacyLedger | None = None,
         classes: ArrayLike | None = None,
@@ -172,6 +173,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
         self.delta = delta
         self.clip = clip
         self.if_improves = if_improves
+        self.hold_back = hold_back
         self.privacy = privacy
         self.ledger = ledger
         self.classes = classes
@@ -226,6 +228,9 @@ class FedBiasTempCalibrator(BaseCalibrator):
             n_rounds=6 if private else 5,
             **bound,
         )
+
+    def _is_optimum(self, setting: FitSetting) -> bool:
+        return self.residual is None and setting.cohort == "full"
 
     def _set_state(self, state: Any) -> None:
         order = self._class_map.order
@@ -318,7 +323,7 @@ def check_table(name: str, value: Array, shape: tuple[int, ...], bound: float) -
 
 def bias_temperature(cal: FedBiasTempCalibrator, logits: Value) -> Value:
     """A temperature, class biases and residual bins."""
-    order = cal._class_map.order
+    order = cal._columns.astype(np.intp)
     bias = np.empty_like(cal.bias_)
     bias[order] = cal.bias_
     out = logits / cal.temperature_ + bias

@@ -277,7 +277,7 @@ class HistogramCalibrator(BaseCalibrator):
         # Blocks of rows are changed in place, in one layout.
         logits = np.ascontiguousarray(logits)
         if self.weighting is None:
-            table = self._log_values(self.bin_values_).astype(logits.dtype)
+            table = self._log_table.astype(logits.dtype)
             return look_up(logits, table, self.space_)
         first = np.arange(logits.shape[1]) * self._n_bins
         step = max(1, _BLOCK_CELLS // logits.shape[1])
@@ -288,6 +288,10 @@ class HistogramCalibrator(BaseCalibrator):
             values = self._weigh(values, rows, softmax64(rows))
             rows[:] = self._log_values(values)
         return logits
+
+    @property
+    def _log_table(self) -> Array:
+        return self._log_values(self.bin_values_)
 
     def _log_values(self, values: Array) -> Array:
         out = _numerics.from_proba(values)
@@ -405,7 +409,7 @@ class FedBinCalibrator(HistogramCalibrator):
         Divide the frequencies of a row by their sum, take the softmax of their
         log-odds, or leave them as they are (rows then do not sum to 1).
     weighting, class_totals
-    if_improves, privacy, ledger, classes, input_type, runner, random_state
+    if_improves, hold_back, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -414,7 +418,7 @@ class FedBinCalibrator(HistogramCalibrator):
     positive_, negative_ : ndarray of shape (n_classes, n_bins)
         Released counts.
     class_weights_, space_
-    classes_, improves_, n_clients_, n_rounds_, privacy_, history_
+    classes_, improves_, comparison_, n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------
@@ -474,6 +478,7 @@ class FedBinCalibrator(HistogramCalibrator):
         weighting: Literal["all", "changed"] | None = None,
         class_totals: ArrayLike | None = None,
         if_improves: bool = True,
+        hold_back: bool = False,
         privacy: PrivacyModel | None = None,
         ledger: PrivacyLedger | None = None,
         classes: ArrayLike | None = None,
@@ -493,6 +498,7 @@ class FedBinCalibrator(HistogramCalibrator):
         self.weighting = weighting
         self.class_totals = class_totals
         self.if_improves = if_improves
+        self.hold_back = hold_back
         self.privacy = privacy
         self.ledger = ledger
         self.classes = classes
@@ -536,7 +542,7 @@ class FedBBQCalibrator(HistogramCalibrator):
         the paper, which is the bin's own midpoint where there are no rows, may be 0 or
         1, and is not corrected for noise (`improves_` is then that of 'posterior').
     weighting, class_totals, normalize, delta, clip, clip_per_class, noise
-    if_improves, privacy, ledger, classes, input_type, runner, random_state
+    if_improves, hold_back, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -547,7 +553,7 @@ class FedBBQCalibrator(HistogramCalibrator):
     positive_, negative_ : ndarray of shape (n_classes, 2**n_levels)
         Released counts.
     class_weights_, space_
-    classes_, improves_, n_clients_, n_rounds_, privacy_, history_
+    classes_, improves_, comparison_, n_clients_, n_rounds_, privacy_, history_
 
     See Also
     --------
@@ -615,6 +621,7 @@ class FedBBQCalibrator(HistogramCalibrator):
         clip_per_class: bool = False,
         noise: Literal["split", "joint"] = "split",
         if_improves: bool = True,
+        hold_back: bool = False,
         privacy: PrivacyModel | None = None,
         ledger: PrivacyLedger | None = None,
         classes: ArrayLike | None = None,
@@ -634,6 +641,7 @@ class FedBBQCalibrator(HistogramCalibrator):
         self.clip_per_class = clip_per_class
         self.noise = noise
         self.if_improves = if_improves
+        self.hold_back = hold_back
         self.privacy = privacy
         self.ledger = ledger
         self.classes = classes
@@ -696,7 +704,7 @@ def class_bins(cal: FedBinCalibrator | FedBBQCalibrator, logits: Value) -> Value
     index = bin_of(place, n_bins) + np.arange(n_classes)[None] * n_bins
     if cal.weighting is None:
         # Not by values, which single precision may take for 1.
-        return index.take_from(cal._log_values(cal.bin_values_))
+        return index.take_from(cal._log_table)
     values = index.take_from(cal.bin_values_)
     values = _weighed(cal, values, logits, softmax(logits))
     out = values.log()

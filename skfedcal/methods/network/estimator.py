@@ -55,7 +55,7 @@ class FedMLPCalibrator(BaseCalibrator):
     if_improves : bool, default=True
         With `eps`, return the input unchanged if the change of the parameters cannot be
         distinguished from noise (`improves_`).
-    privacy, ledger, classes, input_type
+    hold_back, privacy, ledger, classes, input_type
     runner : FederatedRunner, default=None
         Rounds (by default 12, or 3 under `eps`), cohorts, engine and checkpoint.
     random_state : int, RandomState instance or None, default=None
@@ -73,6 +73,7 @@ class FedMLPCalibrator(BaseCalibrator):
     improves_ : bool
         With `eps`, whether the change of the parameters can be distinguished from
         noise; always True without `eps`.
+    comparison_
     n_clients_, n_rounds_, privacy_, history_
 
     See Also
@@ -132,6 +133,7 @@ class FedMLPCalibrator(BaseCalibrator):
         delta: float | None = None,
         clip: float | Literal["auto"] = "auto",
         if_improves: bool = True,
+        hold_back: bool = False,
         privacy: PrivacyModel | None = None,
         ledger: PrivacyLedger | None = None,
         classes: ArrayLike | None = None,
@@ -148,6 +150,7 @@ class FedMLPCalibrator(BaseCalibrator):
         self.delta = delta
         self.clip = clip
         self.if_improves = if_improves
+        self.hold_back = hold_back
         self.privacy = privacy
         self.ledger = ledger
         self.classes = classes

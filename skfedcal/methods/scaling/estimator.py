@@ -60,6 +60,7 @@ scaling_documented = SharedDocs(
         Whether the optimum was found, around a temperature inside [0.01, 100].
     improves_ : bool
         Whether the map should be used; False only under `eps`.
+    comparison_
     """,
     documented,
 )
@@ -101,6 +102,7 @@ class ScalingCalibrator(BaseCalibrator):
         delta: float | None = None,
         clip: float | Literal["auto"] = "auto",
         if_improves: bool = True,
+        hold_back: bool = False,
         privacy: PrivacyModel | None = None,
         ledger: PrivacyLedger | None = None,
         classes: ArrayLike | None = None,
@@ -117,6 +119,7 @@ class ScalingCalibrator(BaseCalibrator):
         self.delta = delta
         self.clip = clip
         self.if_improves = if_improves
+        self.hold_back = hold_back
         self.privacy = privacy
         self.ledger = ledger
         self.classes = classes
@@ -161,6 +164,9 @@ class ScalingCalibrator(BaseCalibrator):
                 "set eps."
             )
         return PooledFit(self._family(), l2=self._strengths())
+
+    def _is_optimum(self, setting: FitSetting) -> bool:
+        return self.solver != "average" and setting.cohort == "full"
 
     def _set_state(self, state: Any) -> None:
         self.temperature_ = float(state.temperature)
@@ -230,7 +236,7 @@ class FedVectorCalibrator(ScalingCalibrator):
     local_solver, local_iter, learning_rate
     delta
     clip
-    if_improves, privacy, ledger, classes, input_type, runner, random_state
+    if_improves, hold_back, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -312,7 +318,7 @@ class FedMatrixCalibrator(ScalingCalibrator):
     local_solver, local_iter, learning_rate
     delta
     clip
-    if_improves, privacy, ledger, classes, input_type, runner, random_state
+    if_improves, hold_back, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -387,6 +393,7 @@ class FedMatrixCalibrator(ScalingCalibrator):
         delta: float | None = None,
         clip: float | Literal["auto"] = "auto",
         if_improves: bool = True,
+        hold_back: bool = False,
         privacy: PrivacyModel | None = None,
         ledger: PrivacyLedger | None = None,
         classes: ArrayLike | None = None,
@@ -404,6 +411,7 @@ class FedMatrixCalibrator(ScalingCalibrator):
         self.delta = delta
         self.clip = clip
         self.if_improves = if_improves
+        self.hold_back = hold_back
         self.privacy = privacy
         self.ledger = ledger
         self.classes = classes
@@ -448,7 +456,7 @@ class FedOPVectorCalibrator(ScalingCalibrator):
     local_solver, local_iter, learning_rate
     delta
     clip
-    if_improves, privacy, ledger, classes, input_type, runner, random_state
+    if_improves, hold_back, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------

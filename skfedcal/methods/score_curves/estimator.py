@@ -181,6 +181,7 @@ class FedHistogramCalibrator(BaseCalibrator):
         Shrink the curve toward the input by its estimated gain (`curve_weight_`), and
         return the input unchanged if there is none (`improves_`); see Notes. False uses
         the curve as fitted in all cases. May be set after `fit`.
+    hold_back
     privacy : privacy model, default=None
         Privacy model to use instead of `eps` and `delta`: CentralDP, DistributedDP,
         LocalDP, SourceDP or SecureAggregation.
@@ -210,6 +211,7 @@ class FedHistogramCalibrator(BaseCalibrator):
     improves_ : bool
         Whether there is evidence, and a gain beyond noise and overfitting; also
         computed without privacy.
+    comparison_
     n_clients_, n_rounds_, privacy_, history_
 
     See Also
@@ -288,6 +290,7 @@ class FedHistogramCalibrator(BaseCalibrator):
         delta: float | None = None,
         clip: float | Literal["auto"] = "auto",
         if_improves: bool = True,
+        hold_back: bool = False,
         privacy: PrivacyModel | None = None,
         ledger: PrivacyLedger | None = None,
         classes: ArrayLike | None = None,
@@ -305,6 +308,7 @@ class FedHistogramCalibrator(BaseCalibrator):
         self.delta = delta
         self.clip = clip
         self.if_improves = if_improves
+        self.hold_back = hold_back
         self.privacy = privacy
         self.ledger = ledger
         self.classes = classes
@@ -421,10 +425,15 @@ class FedHistogramCalibrator(BaseCalibrator):
         weight = self.curve_weight_ if self.if_improves else None
         return in_words(*choice, weight, noisy=self.privacy_.private)
 
+    @property
+    def _kind(self) -> str:
+        """Kind of the curves."""
+        return _KINDS.get(self.method_, self.method_)
+
     def _curves(self) -> list[Curve]:
         from skfedcal.methods.score_curves.curves import Curve
 
-        kind: Any = _KINDS.get(self.method_, self.method_)
+        kind: Any = self._kind
         pairs = zip(self.curve_points_, self.curve_values_, strict=True)
         return [Curve(kind, points, values) for points, values in pairs]
 
@@ -457,13 +466,12 @@ def score_curves(cal: FedHistogramCalibrator, logits: Value) -> Value:
 
 
 def _blend(cal: FedHistogramCalibrator, odds: Value, weight: float) -> Value:
-    return _calibrated(cal._curves(), odds) * weight + odds * (1 - weight)
+    return _calibrated(cal, odds) * weight + odds * (1 - weight)
 
 
-def _calibrated(curves: list[Curve], odds: Value) -> Value:
+def _calibrated(cal: FedHistogramCalibrator, odds: Value) -> Value:
     """Calibrated log-odds; all curves are of one kind, one for each column."""
-    kind = curves[0].kind
-    points, values = [c.points for c in curves], [c.values for c in curves]
+    kind, points, values = cal._kind, cal.curve_points_, cal.curve_values_
     if kind == "line":
         return to_odds(interpolate(expit(odds), points, values))
     if kind == "steps":
@@ -471,7 +479,7 @@ def _calibrated(curves: list[Curve], odds: Value) -> Value:
 
         size = max(len(own) for own in values)
         places = _padded(points, size - 1, np.inf)
-        index = count_at_most(odds, places) + np.arange(len(curves))[None] * size
+        index = count_at_most(odds, places) + np.arange(len(values))[None] * size
         return index.take_from(odds_of(_padded(values, size, 0.5)))
     coefficients = np.stack(values, axis=1)
     if kind == "platt":

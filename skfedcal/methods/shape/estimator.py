@@ -66,7 +66,7 @@ class FedShapeCalibrator(BaseCalibrator):
         Bounds on contributions follow public rules; there is nothing to set.
     if_improves : bool, default=True
         With `eps`, return the input unchanged if no gain is expected (`improves_`).
-    privacy, ledger, classes, input_type, runner, random_state
+    hold_back, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class FedShapeCalibrator(BaseCalibrator):
     expected_gain_ : float
         With `eps`, expected decrease of the mean log loss given the released values,
         never negative; NaN without `eps`.
-    classes_
+    classes_, comparison_
     improves_ : bool
         With `eps`, whether a gain is expected; always True without `eps`.
     n_clients_, n_rounds_, privacy_, history_
@@ -155,6 +155,7 @@ class FedShapeCalibrator(BaseCalibrator):
         delta: float | None = None,
         clip: Literal["auto"] = "auto",
         if_improves: bool = True,
+        hold_back: bool = False,
         privacy: PrivacyModel | None = None,
         ledger: PrivacyLedger | None = None,
         classes: ArrayLike | None = None,
@@ -170,6 +171,7 @@ class FedShapeCalibrator(BaseCalibrator):
         self.delta = delta
         self.clip = clip
         self.if_improves = if_improves
+        self.hold_back = hold_back
         self.privacy = privacy
         self.ledger = ledger
         self.classes = classes
@@ -224,6 +226,9 @@ class FedShapeCalibrator(BaseCalibrator):
             return bool(self.biases)
         return n_classes < MANY_CLASSES and not self.keep_order and not self.matrix
 
+    def _is_optimum(self, setting: FitSetting) -> bool:
+        return setting.cohort == "full"
+
     def _set_state(self, state: Any) -> None:
         order = self._class_map.order
         # Nobody expects anything where nobody was asked.
@@ -267,7 +272,7 @@ class FedShapeCalibrator(BaseCalibrator):
 
 def shared_shape(cal: FedShapeCalibrator, logits: Value) -> Value:
     """A temperature, a shared shape, and biases or a matrix."""
-    order = cal._class_map.order
+    order = cal._columns.astype(np.intp)
     bias = np.empty_like(cal.bias_)
     bias[order] = cal.bias_
     out = log_softmax(logits / cal.temperature_)

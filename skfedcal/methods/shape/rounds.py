@@ -61,6 +61,9 @@ MIN_ROWS, ROWS_PER_CLASS, LEAST_LOSS = 100, 100, 0.1
 # A row that is more wrong than this counts as this in the comparison.
 _LARGEST_LOSS = 100.0
 
+# Part of the entries of a matrix that its ridge leaves free; chosen among 1 and 0.6.
+_MATRIX_SHARE = 0.6
+
 _START, _NEWTON, _MATRIX, _COMPARE, _DONE = range(5)
 _ALL, _FITTED, _HELD = range(3)
 
@@ -83,6 +86,7 @@ class MapState(PooledState):
     aims: Array = field(default_factory=lambda: np.empty((0, 0)))
     values: Array = field(default_factory=lambda: np.empty(0))
     gains: Array = field(default_factory=lambda: np.empty(0))
+    free: Array = field(default_factory=lambda: np.empty(0))
     active: Array = field(default_factory=lambda: np.empty(0, dtype=bool))
     stage: int = _START
     part: int = _ALL
@@ -96,6 +100,8 @@ class MapState(PooledState):
     n_rows: float = 0.0
     losses: Array = field(default_factory=lambda: np.empty(0))
     errors: Array = field(default_factory=lambda: np.empty(0))
+    brier: Array = field(default_factory=lambda: np.empty(0))
+    n_compared: float = 0.0
 
     @property
     def temperature(self) -> float:
@@ -190,6 +196,7 @@ class MapNewton:
             aims=zero,
             values=np.full(len(zero), np.inf),
             gains=np.full(len(zero), np.inf),
+            free=np.zeros(len(zero)),
             active=np.ones(len(zero), dtype=bool),
             kind=self.linear[0],
             kinds=" ".join(self.kinds),
@@ -219,7 +226,10 @@ class MapNewton:
             return self._matrix.spec(broadcast)
         if "active" not in broadcast:
             n_maps = len(self.kinds) + 1
-            return {"losses": BlockSpec((1 + n_maps + n_maps * (n_maps - 1) // 2,))}
+            return {
+                "losses": BlockSpec((1 + n_maps + n_maps * (n_maps - 1) // 2,)),
+                "scores": BlockSpec((2 * n_maps,)),
+            }
         n_classes = broadcast["points"].shape[1] - N_FEATURES - 1
         return {
             kind: BlockSpec((_size(kind, n_classes),))
@@ -257,7 +267,7 @@ class MapNewton:
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         if "log_beta" in broadcast:
             return self._matrix.query(broadcast, clients)
-        part = int(broadcast["part"])
+        part, every = int(broadcast["part"]), clients
         if part != _ALL:
             clients = held_back_rows(clients, held=part == _HELD)
         scale = float(broadcast["scale"])
@@ -268,12 +278,17 @@ class MapNewton:
             name: np.zeros((len(clients), *block.shape))
             for name, block in self.spec(broadcast).items()
         }
+        if "active" not in broadcast:
+            for block in every.blocks(_CELLS):
+                scores = self._scores_of(broadcast, block, row_log_proba(block, scale))
+                out["scores"][block.clients] += block.sum_by_client(scores)
+            for block in clients.blocks(_CELLS):
+                scores = self._scores_of(broadcast, block, row_log_proba(block, scale))
+                losses = scores[: len(self.kinds) + 1]
+                out["losses"][block.clients] += _compared(block, losses)
+            return out
         for block in clients.blocks(_CELLS):
             logs = row_log_proba(block, scale)
-            if "active" not in broadcast:
-                losses = self._losses(broadcast, block, logs)
-                out["losses"][block.clients] += _compared(block, losses)
-                continue
             planes = whitened_features(logs) if {"S", "BS"} & set(out) else logs[None]
             for kind, point in zip(self.linear, broadcast["points"], strict=True):
                 if kind in out:
@@ -287,7 +302,7 @@ class MapNewton:
             return replace(state, stage=_NEWTON, part=part)
         state = replace(state, stage_rounds=state.stage_rounds + 1)
         if state.stage == _COMPARE:
-            return self._chosen(state, total["losses"])
+            return self._chosen(state, total["losses"], total["scores"])
         if state.stage == _MATRIX:
             state = self._matrix.update(state, total, n_clients)  # type: ignore[assignment]
             over = state.finished or state.stage_rounds >= self._limit(state)
@@ -344,8 +359,8 @@ class MapNewton:
         points, asked, aims = (
             a.copy() for a in (state.points, state.asked, state.aims)
         )
-        values, gains, active = (
-            a.copy() for a in (state.values, state.gains, state.active)
+        values, gains, active, n_free = (
+            a.copy() for a in (state.values, state.gains, state.active, state.free)
         )
         n_rows = state.n_rows
         for i, kind in enumerate(self.linear):
@@ -364,7 +379,10 @@ class MapNewton:
             else:
                 points[i], values[i] = asked[i], value
                 slope += ridge * here
-                curvature[np.diag_indices_from(curvature)] += ridge + 1e-12
+                penalised = curvature + np.diag(ridge + 1e-12)
+                # Free parameters, less what the ridge takes.
+                n_free[i] = np.trace(np.linalg.solve(penalised, curvature))
+                curvature = penalised
                 aims[i] = 0.0
                 aims[i, free] = -np.linalg.solve(curvature, slope)
                 gains[i] = -float(slope @ aims[i, free]) / 2
@@ -379,6 +397,7 @@ class MapNewton:
             aims=aims,
             values=values,
             gains=gains,
+            free=n_free,
             active=active,
             n_rows=n_rows,
             kind=self._first_kind(state),
@@ -420,10 +439,9 @@ class MapNewton:
             state, ROWS_PER_CLASS * state.n_classes
         )
 
-    def _losses(self, broadcast: Arrays, block: Block, logs: Array) -> Array:
-        """Log loss of each row by each map, the input first."""
-        own = block.labels, np.arange(logs.shape[1])
-        out = [-row_log_proba(block, 1.0)[own]]
+    def _scores_of(self, broadcast: Arrays, block: Block, logs: Array) -> Array:
+        """Log loss and Brier score of each row by each map, the input first."""
+        every = [row_log_proba(block, 1.0)]
         planes = whitened_features(logs)
         for kind in self.kinds:
             if kind == "SM":
@@ -431,35 +449,44 @@ class MapNewton:
                     logs, float(broadcast["scale"]), broadcast["shape"]
                 )
                 rows = canonical(under.T)
-                scores = MatrixMap().logits(broadcast["matrix"], rows)
+                every.append(MatrixMap().logits(broadcast["matrix"], rows))
             else:
                 point = broadcast["points"][self.linear.index(kind)]
-                scores = _scores(logs, planes, point, whole=True)
-            top = scores.max(axis=0)
-            total = np.log(row_sums(np.exp(scores - top), True))
-            out.append(total - (scores[own] - top))
-        return np.minimum(np.array(out), _LARGEST_LOSS)
+                every.append(_scores(logs, planes, point, whole=True))
+        found = np.array([_row_scores(s, block.labels) for s in every])
+        # All losses, then all Brier scores.
+        return found.swapaxes(0, 1).reshape(2 * len(every), -1)
 
-    def _chosen(self, state: MapState, sums: Array) -> MapState:
-        """Walk from few numbers to many; a richer map must be better."""
+    def _chosen(self, state: MapState, sums: Array, scores: Array) -> MapState:
+        """Walk from few numbers to many; a richer map must be better.
+
+        Better is a lower sum of losses over all rows and number of free parameters:
+        that is what a parameter gains on the rows of its fit by chance (Akaike), and
+        held-back rows alone are few. A map must not be worse than the input in the log
+        loss of held-back rows, nor in the Brier score of all: where probabilities of 0
+        were replaced, the log loss depends on by what.
+        """
         n_maps = len(self.kinds) + 1
         n_rows = max(float(sums[0]), 1e-12)
         means = sums[1 : n_maps + 1] / n_rows
         squares = np.zeros((n_maps, n_maps))
         squares[np.triu_indices(n_maps, 1)] = sums[n_maps + 1 :] / n_rows
+        losses, brier = scores[:n_maps], scores[n_maps:]
         names = ("none", *self.kinds)
         whole, best = state.part == _ALL, 0
+        cost = losses + [self._n_free(state, name) for name in names]
         errors = np.zeros(n_maps)
         for i in range(1, n_maps):
             gap = float(means[i] - means[best])
             spread = float(squares[best, i]) - gap**2
             errors[i] = np.sqrt(max(spread, 0.0) / n_rows)
+            better = cost[i] < cost[best] and means[i] <= means[0]
+            better &= bool(brier[i] <= brier[0])
             if whole:
-                # On the rows of the fit one free number gains about half a row's unit.
-                better = names[i] == "T" and gap < -1 / n_rows
-            else:
-                better = gap + self.margin * errors[i] < 0
-                better &= names[i] != "SM" or self._matrix_holds(state, means[best])
+                better &= names[i] == "T"
+            elif self.margin:
+                better &= gap + self.margin * errors[i] < 0
+            better &= names[i] != "SM" or self._matrix_holds(state, means[best])
             best = i if better else best
         kind = names[best]
         state = replace(
@@ -469,12 +496,22 @@ class MapNewton:
             held_back=not whole,
             losses=means,
             errors=errors,
+            brier=brier / (n_rows + (0.0 if whole else state.n_rows)),
+            n_compared=n_rows,
             stage_rounds=0,
         )
         if whole or kind == "none":
             return replace(state, stage=_DONE)
         own = {"SM": "S"}.get(kind, kind)
         return _restarted(state, np.array([k == own for k in self.linear]), _ALL)
+
+    def _n_free(self, state: MapState, kind: str) -> float:
+        """Free parameters of a map."""
+        if kind == "none":
+            return 0.0
+        own = {"SM": "S"}.get(kind, kind)
+        extra = _MATRIX_SHARE * state.n_classes**2 if kind == "SM" else 0.0
+        return float(state.free[self.linear.index(own)]) + extra
 
     def _matrix_holds(self, state: MapState, loss: float) -> bool:
         return self._may_use_matrix(replace(state, part=_FITTED, chosen=False)) and (
@@ -627,6 +664,17 @@ def _unpacked(sums: Array, kind: str, n_classes: int) -> tuple[float, Array, Arr
         own = np.diag(between.sum(axis=1)) - between
         curvature[n_planes:, n_planes:] = np.triu(own)
     return float(mean[0]), slope.copy(), np.triu(curvature) + np.triu(curvature, 1).T
+
+
+def _row_scores(scores: Array, labels: Array) -> tuple[Array, Array]:
+    """Log loss and Brier score of each row."""
+    own = labels, np.arange(scores.shape[1])
+    gaps = scores - scores.max(axis=0)
+    proba = np.exp(gaps)
+    total = row_sums(proba, True)
+    squares = row_sums(proba * proba, True) / total**2
+    loss = np.minimum(np.log(total) - gaps[own], _LARGEST_LOSS)
+    return loss, squares - 2 * proba[own] / total + 1
 
 
 def _compared(block: Block, losses: Array) -> Array:

@@ -63,7 +63,7 @@ class FedTempCalibrator(BaseCalibrator):
         released values cannot be distinguished from noise (`improves_`). It has no
         effect on 'newton', whose result is shrunk toward T = 1 as far as the noise
         requires.
-    privacy, ledger, classes, input_type, runner, random_state
+    hold_back, privacy, ledger, classes, input_type, runner, random_state
 
     Attributes
     ----------
@@ -76,6 +76,7 @@ class FedTempCalibrator(BaseCalibrator):
     improves_ : bool
         With `eps`, ``expected_gain_ > 0``; for solver 'grid' or 'average', whether the
         released values can be distinguished from noise. Always True without `eps`.
+    comparison_
     expected_gain_ : float
         With `eps` and solver 'newton', the decrease of the mean log loss, in nats per
         row, that is expected given the released values; never negative, and 0 if no
@@ -129,6 +130,7 @@ class FedTempCalibrator(BaseCalibrator):
         solver: Literal["auto", "newton", "grid", "average"] = "auto",
         clip: float | Literal["auto"] = "auto",
         if_improves: bool = True,
+        hold_back: bool = False,
         privacy: PrivacyModel | None = None,
         ledger: PrivacyLedger | None = None,
         classes: ArrayLike | None = None,
@@ -141,6 +143,7 @@ class FedTempCalibrator(BaseCalibrator):
         self.solver = solver
         self.clip = clip
         self.if_improves = if_improves
+        self.hold_back = hold_back
         self.privacy = privacy
         self.ledger = ledger
         self.classes = classes
@@ -174,6 +177,9 @@ class FedTempCalibrator(BaseCalibrator):
         if signal < MIN_SIGNAL:
             return None
         return replace(algorithm, signal=signal)
+
+    def _is_optimum(self, setting: FitSetting) -> bool:
+        return self.solver != "average" and setting.cohort == "full"
 
     def _set_state(self, state: Any) -> None:
         self.temperature_ = 1.0 if state is None else float(state.temperature)

@@ -189,6 +189,7 @@ class FedTopBinCalibrator(BaseCalibrator):
     if_improves : bool, default=True
         Under privacy, return the input unchanged unless the released counts contradict
         it (`improves_`).
+    hold_back
     privacy : privacy model, default=None
         Privacy model to use instead of `eps` and `delta`: SourceDP, CentralDP,
         DistributedDP, LocalDP or SecureAggregation.
@@ -209,6 +210,7 @@ class FedTopBinCalibrator(BaseCalibrator):
     improves_ : bool
         Under privacy, whether the counts contradict the input; always True without
         privacy.
+    comparison_
     n_clients_, n_rounds_, privacy_, history_
 
     See Also
@@ -271,6 +273,7 @@ class FedTopBinCalibrator(BaseCalibrator):
         keep_order: bool = True,
         clip: float | Literal["auto"] = "auto",
         if_improves: bool = True,
+        hold_back: bool = False,
         privacy: PrivacyModel | None = None,
         ledger: PrivacyLedger | None = None,
         classes: ArrayLike | None = None,
@@ -286,6 +289,7 @@ class FedTopBinCalibrator(BaseCalibrator):
         self.keep_order = keep_order
         self.clip = clip
         self.if_improves = if_improves
+        self.hold_back = hold_back
         self.privacy = privacy
         self.ledger = ledger
         self.classes = classes
