@@ -173,8 +173,6 @@ class MaskPlan:
     n_rounds: Rounds that have keys.
     coin: Hash of the keys of all clients of the rounds, once they are known; see
         `public_coin`. It orders the ring of a graph.
-    losses: Clients that a list of survivors may lack without signatures; known with
-        the coin.
     shared: Clients that shared their secrets, as bits, once they are known.
     about: Hash of what is asked, in all rounds or in one. Keys depend on it: clients
         that were asked different things cannot open each other's shares, and their
@@ -190,7 +188,6 @@ class MaskPlan:
     quorum: int = 0
     n_rounds: int = 1
     coin: bytes = b""
-    losses: int = 0
     shared: bytes = b""
     about: bytes = b""
     # What every key of the round is bound to.
@@ -273,31 +270,6 @@ class MaskPlan:
         about = self.context + about
         return replace(self, round_index=index, shared=shared, about=about)
 
-    def safe_losses(self, least: int, colluders: int) -> int:
-        """Clients that each list may have as lost, for sums of at least `least`.
-
-        Where all are neighbours: a masking key is opened if `threshold` clients, of
-        whom `colluders` say anything, list its client as lost. If every honest one
-        lists at most this many, the keys of so many clients cannot be opened that the
-        sum is over fewer than `least`, or than `threshold`, whatever the server tells
-        to whom.
-        """
-        spare = self.n_clients - max(least, self.threshold)
-        if not self.complete or spare < 0 or not self.bears(colluders):
-            return 0
-        most = (spare + 1) * (self.threshold - colluders) - 1
-        return most // (self.n_clients - colluders)
-
-    def needs_signatures(
-        self, n_shared: int, n_alive: int, least: int, colluders: int
-    ) -> bool:
-        """Whether the survivors must be signed, or `losses` is guarantee enough."""
-        if not self.complete or n_shared - n_alive > self.losses:
-            return True
-        opened = (self.n_clients - colluders) * self.losses
-        opened //= max(self.threshold - colluders, 1)
-        return n_shared - opened < max(least, self.threshold)
-
     def check_number(self, client: int) -> None:
         """Raise for a number that is not a client of the round."""
         if not 0 <= client < self.n_clients:
@@ -362,11 +334,10 @@ class MaskPlan:
         about: bytes = b"",
         *,
         coin: bytes = b"",
-        losses: int = 0,
     ) -> MaskPlan:
         """Read the terms that a server announced, of a request with the hash `about`.
 
-        `coin` and `losses` are not taken from the message: a client checks them first.
+        `coin` is not taken from the message: a client computes it.
 
         Raises SecureAggregationError: If they are not valid terms.
         """
@@ -388,7 +359,6 @@ class MaskPlan:
             message["quorum"],
             message["rounds"],
             coin=coin,
-            losses=losses,
             about=about,
         )
 
@@ -634,7 +604,7 @@ def _context(plan: MaskPlan) -> bytes:
     run = plan.run.encode()
     numbers = (
         plan.round_index, plan.n_clients, plan.degree, plan.threshold, plan.signers,
-        plan.quorum, plan.n_rounds, plan.losses, len(run),
+        plan.quorum, plan.n_rounds, len(run),
     )  # fmt: skip
     packed = b"".join(int(number).to_bytes(8, "big") for number in numbers)
     bound = (plan.coin, plan.shared, plan.about)

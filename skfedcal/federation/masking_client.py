@@ -10,11 +10,10 @@ Keys and shares are made for several rounds at once ('keys', 'shares'): every ro
 a masking key and an own mask that are drawn for it alone and erased when it is
 answered. A round then takes the stages 'masked' and 'unmask'.
 
-A client with a roster does not trust the server's list of survivors. Where few clients
-are lost, a bound on the number of lost clients that each list may have is enough
-(`MaskPlan.safe_losses`). Otherwise it gives shares for a list that enough other
-sites signed (section 6 there), in one more stage, 'survivors'. It signs one list for
-each round.
+A client with a roster does not trust the server's list of survivors. A list that lacks
+a client it believes only if enough other sites signed it (section 6 there), in one more
+stage, 'survivors'; it signs one list for each round. Where all are neighbours a list
+that lacks nobody needs no signatures: no masking key is opened by it.
 
 Every field of a message is read once, by the functions at the end of this file; what
 a refusal says depends on the messages of the server and on public facts only.
@@ -84,11 +83,10 @@ class MaskingClient:
         self._min_clients = int(min_clients)
         self._max_colluders = int(max_colluders)
 
-    def keys(self, message: Message, about: bytes = b"", n_min: int = 0) -> Message:
+    def keys(self, message: Message, about: bytes = b"") -> Message:
         """Make keys for some rounds and give their public halves.
 
-        `about` is a hash of what this client is asked in all of them, `n_min` as for
-        `masked`.
+        `about` is a hash of what this client is asked in all of them.
         """
         plan = MaskPlan.from_message(message, about)
         me = read_int(message, "you")
@@ -131,16 +129,14 @@ class MaskingClient:
                 signed_text(plan, me, self._site_key.name, *public)
             )
         if self._roster is not None:
-            # Whether signatures under the list of survivors are needed depends on it.
-            reply["roster"] = max(n_min, self._min_clients)
-            reply["colluders"] = self._max_colluders
+            # The server then collects signatures under a list that lacks a client.
+            reply["roster"] = 1
         return reply
 
     def shares(self, message: Message) -> Message:
         """Share the secrets of all rounds among the neighbours that sent keys."""
         with self._stage(message, ("keys",), "shares") as (plan, me):
             listed = read_bits(message, "listed", plan)
-            plan = replace(plan, losses=read_int(message, "losses"))
             plan, sites = self._drawn(plan, me, message, listed)
             peers = self._checked_peers(plan, me, message, listed, sites)
             secrets = self.state["secrets"]
@@ -155,7 +151,6 @@ class MaskingClient:
             signing = [i for i in plan.committee() if i in sites]
             self.state |= {
                 "coin": plan.coin,
-                "losses": plan.losses,
                 "listed": message["listed"],
                 "sealing": b"",
                 "peers": list(peers),
@@ -195,6 +190,7 @@ class MaskingClient:
                     f"this one has {plan.n_clients}."
                 )
             self._open_boxes(plan, me, message)
+            self._check_sharers(plan, n_min)
             index = message["round"]
             own_mask, masking = self._take_secrets(index)
             # Masks cancel between clients only that were told the same of who shared,
@@ -238,7 +234,7 @@ class MaskingClient:
             held = self._take_shares(message["round"])
             alive = self._checked_survivors(plan, me, message, state)
             if self._roster is not None:
-                self._check_quorum(plan, me, message, state, alive)
+                self._check_quorum(plan, me, message, state)
         near = sorted(held)
         living = [peer for peer in near if peer in alive]
         dead = [peer for peer in near if peer not in alive]
@@ -283,8 +279,8 @@ class MaskingClient:
                 f"not {before[-1]!r}."
             )
         state = self.state
-        drawn = {name: state[name] for name in ("coin", "losses") if name in state}
-        plan = MaskPlan.from_message(state, state["about"], **drawn)
+        coin = state.get("coin", b"")
+        plan = MaskPlan.from_message(state, state["about"], coin=coin)
         asked = read_text(message, "run"), read_int(message, "round")
         later = after in ("survivors", "open")
         expected = range(state["next"], plan.rounds.stop)
@@ -330,6 +326,19 @@ class MaskingClient:
             "own_share": b"",
             "peer_boxes": [],
         }
+
+    def _check_sharers(self, plan: MaskPlan, n_min: int) -> None:
+        """Refuse to answer among so few that a sum over all of them is too small.
+
+        Others can open that sum without asking this site again.
+        """
+        n_shared = len(from_bits(self.state["shared"], plan.n_clients) or ())
+        least = max(n_min, self._min_clients)
+        # Else the server may have invented clients of the graph.
+        if (plan.complete or self._roster is not None) and n_shared < least:
+            raise SecureAggregationError(
+                f"Only {n_shared} clients shared their secrets; {least} are needed."
+            )
 
     def _take_secrets(self, index: int) -> Keys:
         """Own mask and masking key of a round; they and those before are erased."""
@@ -438,7 +447,7 @@ class MaskingClient:
                 message, "signatures", bytes, len(peers), SIGNATURE_BYTES
             )
             # Keys were signed before the coin was known.
-            terms = replace(plan, coin=b"", losses=0)
+            terms = replace(plan, coin=b"")
             for peer, pair, signature in zip(peers, keys, signatures, strict=True):
                 text = signed_text(terms, peer, sites[peer], *pair)
                 if not self._roster.signed(sites[peer], text, signature):
@@ -520,20 +529,14 @@ class MaskingClient:
         me: int,
         message: Message,
         state: Message,
-        alive: frozenset[int],
     ) -> None:
         """Refuse a list of survivors with too few signatures, or a second list.
 
-        A list of almost all needs none: whatever others are told, the sum has enough
-        clients.
+        One of all who shared needs none, where all are neighbours.
         """
         assert self._roster is not None
         listed = message["survivors"]
-        n_shared = len(from_bits(plan.shared, plan.n_clients) or ())
-        terms = max(state["n_min"], self._min_clients), self._max_colluders
-        if "signed" not in state and not plan.needs_signatures(
-            n_shared, len(alive), *terms
-        ):
+        if plan.complete and "signed" not in state and listed == plan.shared:
             return
         if "signed" in state and state["signed"] != listed:
             raise SecureAggregationError(

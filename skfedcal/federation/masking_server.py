@@ -1,7 +1,7 @@
 """The server's side of masked sums: it sees masked words and, at the end, the sum.
 
 Two exchanges prepare the keys and shares of several rounds; each round takes two more,
-and a third one where more clients are lost than `MaskPlan.safe_losses`.
+and a third one where a client is lost and sites hold rosters, or on a graph.
 """
 
 from __future__ import annotations
@@ -207,21 +207,11 @@ class MaskedRounds:
         hashes = b"".join(key_hash(k["sealing"], k["masking"]) for k in keys)
         sites = [_name(public[i]) or "" for i in clients]
         sites = sites if any(sites) else []
-        losses = self.plan.safe_losses(*self._demands(public))
-        self.plan = replace(self.plan, losses=losses)
         coin = public_coin(self.plan, listed, hashes, sites)
         # Where all are neighbours, all keys are shown to all.
         shown = b"" if self.plan.complete else hashes
         self.plan = replace(self.plan, coin=coin)
-        return {"listed": listed, "hashes": shown, "sites": sites, "losses": losses}
-
-    def _demands(self, public: Mapping[int, Message]) -> tuple[int, int]:
-        """Clients of the smallest sum, and colluders, for sites with rosters."""
-        least, colluders = (
-            max((_number(reply.get(name)) for reply in public.values()), default=0)
-            for name in ("roster", "colluders")
-        )
-        return least, colluders
+        return {"listed": listed, "hashes": shown, "sites": sites}
 
     def _masked(
         self, shapes: Shapes, members: Callable[[int], Sequence[int]]
@@ -256,10 +246,8 @@ class MaskedRounds:
 
     def _survivors(self, alive: Sequence[int]) -> dict[int, bytes]:
         """Signatures under the list of who answered, if a client asks for them."""
-        least, colluders = self._demands(self.public)
-        if not least or not self.plan.needs_signatures(
-            len(self.boxes), len(alive), least, colluders
-        ):
+        everyone = self.plan.complete and len(alive) == len(self.boxes)
+        if everyone or not any(r.get("roster") == 1 for r in self.public.values()):
             return {}
         living = set(alive)
         listed = to_bits(alive, self.plan.n_clients)
@@ -409,11 +397,6 @@ class MaskedRounds:
 def _items(value: Any) -> list[Any]:
     """Value of a reply that should be a list."""
     return list(value) if isinstance(value, (list, tuple)) else []
-
-
-def _number(value: Any) -> int:
-    """Value of a reply that should be a count."""
-    return value if type(value) is int and 0 <= value < 2**31 else 0
 
 
 def _raw(value: Any) -> bytes:

@@ -290,7 +290,7 @@ class Site:
         if not client.knows(run):
             self._check_forgotten(run)
         # By its own reading: keys fit together only where all were asked the same.
-        return client.keys(message, terms_hash(text), request.n_min)
+        return client.keys(message, terms_hash(text))
 
     def _masked_words(
         self, client: MaskingClient, message: Message, arrays: Mapping[str, Any]

@@ -22,7 +22,7 @@ from skfedcal import __version__
 from skfedcal.cli.flower import doctor as _doctor
 from skfedcal.cli.flower import trial
 from skfedcal.cli.flower.project import changed_config, run_config
-from skfedcal.federation import Roster, SiteKey
+from skfedcal.federation import Operator, Roster, SiteKey
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -127,6 +127,46 @@ def test_rosters_of_sites_join_to_one(run_json, fails, tmp_path):
     assert "another key for site 'a'" in fails(
         "flower", "keys", "--join", tmp_path / "false.json", "--dir", tmp_path / "b"
     )
+
+
+def test_the_operator_gets_a_key_that_every_roster_then_has(run_json, fails, tmp_path):
+    for name in ("a", "b"):
+        made = run_json("flower", "keys", name, "--dir", tmp_path / name)
+        assert made["operator"] is None
+    hub = tmp_path / "hub"
+    made = run_json("flower", "keys", "--operator", "--dir", hub)
+    assert made["sites"] == [] and made["keys"] == [str(hub / "operator.key")]
+    assert stat.S_IMODE((hub / "operator.key").stat().st_mode) == 0o600
+    rosters = [tmp_path / name / "roster.json" for name in ("a", "b", "hub")]
+    prints = set()
+    for path in rosters:
+        others = [other for other in rosters if other != path]
+        joined = run_json("flower", "keys", "--join", *others, "--dir", path.parent)
+        assert joined["operator"] == made["operator"]
+        prints.add(joined["fingerprint"])
+    assert len(prints) == 1
+    operator = Operator.load(hub / "operator.key", hub / "roster.json")
+    assert operator.roster == Roster.load(rosters[0])
+    assert "has a key already" in fails("flower", "keys", "--operator", "--dir", hub)
+    assert "called 'operator'" in fails("flower", "keys", "operator", "--dir", hub)
+    run_json("flower", "keys", "--operator", "--dir", tmp_path / "other")
+    assert "another operator" in fails(
+        "flower", "keys", "--join", tmp_path / "other" / "roster.json", "--dir", hub
+    )
+    with pytest.raises(ValueError, match="--operator, and send it to every site"):
+        Operator.load(tmp_path / "a" / "a.key", rosters[0])
+
+
+def test_a_roster_without_an_operator_says_what_that_means(
+    run_json, run, doctor, tmp_path
+):
+    _, told, _ = run("flower", "keys", "lyon", "--dir", tmp_path)
+    assert "no operator key: whoever reaches the sites" in told
+    _, found = doctor("--roster", tmp_path / "roster.json")
+    assert found["operator"][0][0] == "warn"
+    run_json("flower", "keys", "--operator", "--dir", tmp_path)
+    _, found = doctor("--roster", tmp_path / "roster.json")
+    assert found["operator"][0][0] == "ok"
 
 
 def test_a_sound_app_passes(app, doctor):

@@ -405,7 +405,7 @@ def test_a_site_does_not_mask_with_itself():
         client.keys(plan.to_message() | {"you": i})
         for i, client in enumerate((me, again, other))
     ]
-    message = {"run": "run", "round": 0, "listed": to_bits(range(3), 3), "losses": 0}
+    message = {"run": "run", "round": 0, "listed": to_bits(range(3), 3)}
     for name in ("sealing", "masking"):
         message[name] = [reply[name] for reply in sent[1:]]
     message["sites"] = [reply["site"] for reply in sent]

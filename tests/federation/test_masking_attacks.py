@@ -48,8 +48,8 @@ def plain_sum(answers, clients):
 class Server(MaskedRounds):
     """Server that goes through the stages one by one, and may lie in each of them."""
 
-    def __init__(self, clients, plan, meddle=None, signed=False):
-        self._terms, self._signed = plan, signed
+    def __init__(self, clients, plan, meddle=None):
+        self._terms = plan
         # What the base class knows before it has asked for keys.
         self.exchange, self.plan, self.n_min = self.call, plan, 0
         self.base, self.next = {"run": plan.run, "round": plan.round_index}, None
@@ -77,10 +77,6 @@ class Server(MaskedRounds):
         except SecureAggregationError as error:
             self.refusals[stage, i] = str(error)
             return None
-
-    def _demands(self, public):
-        # With `signed`, every list that lacks a client must be signed.
-        return (len(self.clients), 0) if self._signed else super()._demands(public)
 
     def prepare(self):
         super().__init__(self.call, self._terms)
@@ -251,7 +247,7 @@ def test_colluders_sign_two_lists_only_beyond_the_bound(n_clients, spare):
 def ready(n_clients=5, **options):
     _, clients = make_sites(n_clients, **options)
     plan = plan_masks("run", 0, n_clients)
-    return Server(clients, plan, signed=True).until_masked()
+    return Server(clients, plan).until_masked()
 
 
 def is_forgotten(client):
@@ -288,7 +284,7 @@ def test_signatures_are_not_collected_where_nobody_has_a_roster():
 @pytest.mark.parametrize("lost", range(3))
 def test_sites_may_drop_out_before_they_sign(lost):
     _, clients = make_sites(7)
-    server = Server(clients, plan_masks("run", 0, 7), signed=True)
+    server = Server(clients, plan_masks("run", 0, 7))
     tell = server.tell
     gone = {("masked", 6), *(("survivors", i) for i in range(lost))}
     server.tell = lambda stage, i, m: None if (stage, i) in gone else tell(stage, i, m)
@@ -302,7 +298,7 @@ def test_sites_may_drop_out_before_they_sign(lost):
 
 def test_too_few_signatures_open_nothing():
     _, clients = make_sites(6)
-    server = Server(clients, plan_masks("run", 0, 6), signed=True)
+    server = Server(clients, plan_masks("run", 0, 6))
     tell = server.tell
     gone = {("masked", 5), *(("survivors", i) for i in range(2))}
     server.tell = lambda stage, i, m: None if (stage, i) in gone else tell(stage, i, m)
@@ -430,10 +426,10 @@ def test_signatures_that_are_none_do_not_count(case):
 
 def test_signatures_of_an_earlier_round_do_not_count():
     _, clients = make_sites(6)
-    first = Server(clients, plan_masks("run", 0, 6), signed=True).until_masked()
+    first = Server(clients, plan_masks("run", 0, 6)).until_masked()
     old = first.signed(range(5), range(1, 5))
     assert len(old) == 4 == first.plan.threshold
-    second = Server(clients, plan_masks("run", 1, 6), signed=True).until_masked()
+    second = Server(clients, plan_masks("run", 1, 6)).until_masked()
     assert "0 sites signed" in unmask_refusal(second, range(5), old)
 
 
@@ -701,7 +697,7 @@ def recorded(n_clients):
     """State of the first signing site before each stage, and the message it got."""
     keys, clients = make_sites(n_clients)
     plan = plan_masks("run", 0, n_clients, active=True, n_rounds=2)
-    server = Server(clients, plan, signed=True)
+    server = Server(clients, plan)
     kept, tell, lost = {}, server.tell, n_clients - 1
 
     def meddle(stage, client, message):
@@ -781,8 +777,7 @@ def test_any_value_in_any_field_is_answered_or_refused(n_clients, stage, data):
     assert len(refusals) == 1
 
 
-@pytest.mark.parametrize("signed", [True, False])
-def test_a_fit_through_a_lying_transport_is_not_opened(signed):
+def test_a_fit_through_a_lying_transport_is_not_opened():
     """The same through the server's own code: some sites are told of another list."""
 
     def meddle(stage, client, message):
@@ -791,15 +786,12 @@ def test_a_fit_through_a_lying_transport_is_not_opened(signed):
         return message
 
     _, clients = make_sites(7)
-    server = Server(clients, plan_masks("run", 0, 7), meddle, signed=signed)
+    server = Server(clients, plan_masks("run", 0, 7), meddle)
     tell = server.tell
     server.tell = lambda s, i, m: None if (s, i) == ("masked", 6) else tell(s, i, m)
     with pytest.raises(NotEnoughClientsError, match="Nothing of this round"):
         server.run()
-    # Lists of almost all need no signatures; two of them open nothing.
-    assert set(server.refusals) == (
-        {("unmask", i) for i in range(6)} if signed else set()
-    )
+    assert set(server.refusals) == {("unmask", i) for i in range(6)}
 
 
 def test_all_pairs_of_lists_share_an_honest_signer():

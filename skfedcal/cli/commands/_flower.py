@@ -94,30 +94,50 @@ def _keys_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="rosters of other sites to take into roster.json",
     )
+    parser.add_argument(
+        "--operator",
+        action="store_true",
+        default=False,
+        help="make the key of the operator, who signs what sites are asked",
+    )
 
 
 def keys(args: argparse.Namespace, console: Console) -> None:
     """Make a key for each SITE, and put all public halves into DIR/roster.json.
 
     A key stays at its site. Sites exchange their rosters, join them, and compare the
-    fingerprint.
+    fingerprint. With the key of an operator in the roster, sites answer only what the
+    operator signed.
     """
-    from skfedcal.cli.flower.project import ROSTER, fingerprint, make_keys
+    from skfedcal.cli.flower.project import (
+        NO_OPERATOR,
+        OPERATOR,
+        ROSTER,
+        fingerprint,
+        make_keys,
+    )
 
-    if not args.sites and not args.join:
-        raise UsageError("name a site, or pass --join ROSTER.")
-    paths, roster = make_keys(args.sites, args.join, args.dir)
+    if not args.sites and not args.join and not args.operator:
+        raise UsageError("name a site, or pass --operator or --join ROSTER.")
+    paths, roster = make_keys(args.sites, args.join, args.dir, operator=args.operator)
     data = {
         "keys": [str(path) for path in paths],
         "roster": str(Path(args.dir, ROSTER)),
         "sites": sorted(roster.sites),
+        "operator": None if roster.operator is None else roster.operator.hex(),
         "fingerprint": fingerprint(roster),
     }
-    lines = [f"written {path}: keep it at the site" for path in paths]
+    places = {OPERATOR: "with the operator"}
+    lines = [
+        f"written {path}: keep it {places.get(path.name, 'at the site')}"
+        for path in paths
+    ]
     lines += [
         f"written {data['roster']}: {len(roster.sites)} sites; send it to every site",
         f"fingerprint {data['fingerprint']}",
     ]
+    if roster.operator is None:
+        lines.append(NO_OPERATOR)
     console.result("\n".join(lines), data)
 
 

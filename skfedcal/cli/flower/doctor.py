@@ -21,7 +21,7 @@ from skfedcal._version import __version__
 from skfedcal.cli.flower.project import read_app, run_config
 
 if TYPE_CHECKING:
-    from skfedcal.federation import SitePolicy, SiteRows
+    from skfedcal.federation import Roster, SitePolicy, SiteRows
 
 Verdict = Literal["ok", "warn", "fail"]
 # Oldest versions that the extra allows, and the first that is not known to work.
@@ -175,6 +175,7 @@ def check_connections(environment: Mapping[str, str]) -> Iterator[Line]:
 
 def check_site(path: str) -> Iterator[Line]:
     """A site as its file configures it."""
+    from skfedcal.federation import Roster
     from skfedcal.federation.site import site_from_config, whole_config
 
     try:
@@ -189,6 +190,8 @@ def check_site(path: str) -> Iterator[Line]:
     if "roster" not in config:
         text = "none: the server is trusted to pass on the keys of the other sites"
         yield Line("warn", "roster", text)
+    else:
+        yield _operator_line(Roster.load(str(config["roster"])))
     if "ledger" not in config:
         yield Line(
             "warn",
@@ -309,11 +312,21 @@ def check_roster(path: str, folder: str | None) -> Iterator[Line]:
         yield Line("fail", "roster", str(error))
         return
     yield Line("ok", "roster", f"{len(roster.sites)} sites, {fingerprint(roster)}")
+    yield _operator_line(roster)
     config = {} if folder is None else run_config(folder)
     wanted = [n.strip() for n in str(config.get("sites", "")).split(",") if n.strip()]
     missing = sorted(set(wanted) - set(roster.sites))
     if missing:
         yield Line("fail", "roster", f"has no {', '.join(missing)}")
+
+
+def _operator_line(roster: Roster) -> Line:
+    from skfedcal.cli.flower.project import NO_OPERATOR
+
+    if roster.operator is None:
+        return Line("warn", "operator", NO_OPERATOR)
+    text = f"answers only what {roster.operator.hex()[:16]} signed"
+    return Line("ok", "operator", text)
 
 
 def _judged(good: bool, what: str, text: str, otherwise: str | None = None) -> Line:

@@ -103,32 +103,52 @@ def changed_config(folder: str, settings: Sequence[str]) -> dict[str, Any]:
     return config
 
 
-ROSTER = "roster.json"
+ROSTER, OPERATOR = "roster.json", "operator.key"
+NO_OPERATOR = (
+    "no operator key: whoever reaches the sites through the SuperLink may ask them, "
+    "within their policies (skfedcal flower keys --operator)"
+)
 
 
 def make_keys(
-    sites: Sequence[str], rosters: Sequence[str], folder: str
+    sites: Sequence[str],
+    rosters: Sequence[str],
+    folder: str,
+    *,
+    operator: bool = False,
 ) -> tuple[list[Path], Roster]:
     """Make a key for each site, and add the sites and other rosters to the roster.
 
     sites: Names of sites that get a key, in ``SITE.key``.
     rosters: Files of rosters whose sites are taken in.
     folder: Where keys and ``roster.json`` are.
+    operator: Whether to make the key of the operator too, in ``operator.key``.
     Result paths: Files with keys.
     Result roster: What the roster is now.
     Raises FileExistsError: If a key exists.
-    Raises ValueError: If two rosters have different keys for one site.
+    Raises ValueError: If two rosters have different keys for one site, or different
+        operators.
     """
     root = Path(folder)
     known: dict[str, bytes] = {}
     old = [root / ROSTER] if (root / ROSTER).exists() else []
+    asks: bytes | None = None
     for path in [*old, *map(Path, rosters)]:
-        for name, public in Roster.load(path).sites.items():
+        found = Roster.load(path)
+        asks = asks or found.operator
+        if found.operator not in (None, asks):
+            raise ValueError(
+                f"{path} has another operator than the roster. Ask the operator which "
+                "key is the right one."
+            )
+        for name, public in found.sites.items():
             if known.setdefault(name, public) != public:
                 raise ValueError(
                     f"{path} has another key for site {name!r} than the roster. Ask "
                     "the site which one is its own."
                 )
+    if "operator" in sites:
+        raise ValueError("A site cannot be called 'operator': its key file is taken.")
     paths = [root / f"{name}.key" for name in sites]
     for path, name in zip(paths, sites, strict=True):
         if path.exists() or name in known:
@@ -136,7 +156,14 @@ def make_keys(
     if len(set(sites)) != len(sites):
         raise ValueError("A site is named twice.")
     keys = [SiteKey.generate(name) for name in sites]
-    roster = Roster({**known, **{key.name: key.public for key in keys}})
+    named = {**known, **{key.name: key.public for key in keys}}
+    if operator:
+        paths.append(root / OPERATOR)
+        if paths[-1].exists() or asks is not None:
+            raise FileExistsError(f"The operator has a key already ({paths[-1]}).")
+        keys.append(SiteKey.generate("operator"))
+        asks = keys[-1].public
+    roster = Roster(named, asks)
     root.mkdir(parents=True, exist_ok=True)
     for path, key in zip(paths, keys, strict=True):
         key.save(path)

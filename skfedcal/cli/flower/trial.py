@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from skfedcal.cli.flower.project import ROSTER, make_keys
+from skfedcal.cli.flower.project import OPERATOR, ROSTER, make_keys
 
 _START_SECONDS = 120.0
 _END_SECONDS = 15.0
@@ -45,7 +45,7 @@ def run_trial(
     Raises TrialError: If something fails.
     """
     environment = flower_environment(folder / "flower")
-    make_keys(list(data), [], str(folder))
+    make_keys(list(data), [], str(folder), operator=True)
     with ExitStack() as nodes:
         nodes.enter_context(_ended_by_signals())
         address = nodes.enter_context(superlink(folder, environment))
@@ -56,6 +56,8 @@ def run_trial(
             *settings,
             f"out={json.dumps(str(out))}",
             f"sites={json.dumps(','.join(data))}",
+            f"operator-key={json.dumps(str(folder / OPERATOR))}",
+            f"roster={json.dumps(str(folder / ROSTER))}",
         ]
         command = [program("flwr"), "run", app, "trial", "--stream"]
         for entry in config:

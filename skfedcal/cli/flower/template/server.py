@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 import skfedcal
-from skfedcal.federation import FlowerTransport, RemoteClients
+from skfedcal.federation import FlowerTransport, Operator, RemoteClients
 
 app = ServerApp()
 
@@ -30,7 +30,9 @@ def main(grid: Grid, context: Context) -> None:
         wait=float(config["wait"]),
     )
     print(f"asking {', '.join(map(str, transport.ids()))}", flush=True)
-    sites = RemoteClients(transport, n_rows=config["n-rows"] or None)
+    sites = RemoteClients(
+        transport, n_rows=config["n-rows"] or None, operator=operator(config)
+    )
     method = getattr(skfedcal, config["method"])
     options = {
         "classes": json.loads(config["classes"]),
@@ -68,6 +70,13 @@ def runner(config):
         checkpoint=config["checkpoint"] or None,
         resume=config["resume"],
     )
+
+
+def operator(config):
+    """Who signs what sites are asked."""
+    if not config["operator-key"]:
+        return None
+    return Operator.load(config["operator-key"], config["roster"])
 
 
 def privacy(config):
