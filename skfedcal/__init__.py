@@ -39,7 +39,11 @@ if TYPE_CHECKING:  # ruff: isort: off
         federated_report as federated_report,
         federated_roc_auc_score as federated_roc_auc_score,
     )
-    from skfedcal.experiments import Comparison as Comparison, compare as compare
+    from skfedcal.experiments import (
+        Comparison as Comparison,
+        compare as compare,
+        forecast as forecast,
+    )
     from skfedcal.federation import FederatedRunner as FederatedRunner
 
     # The names of the registry, for type checkers only.
@@ -97,7 +101,7 @@ else:
                 "federated_report",
                 "federated_roc_auc_score",
             ],
-            "experiments": ["Comparison", "compare"],
+            "experiments": ["Comparison", "compare", "forecast"],
             "federation": ["FederatedRunner"],
             "methods": methods.__all__,
             "plotting": [

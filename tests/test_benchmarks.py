@@ -47,7 +47,7 @@ def test_the_page_is_what_the_numbers_make(harness):
 def test_every_script_is_named_on_the_page(harness):
     text = (ROOT / "docs" / "benchmarks_scripts.inc").read_text()
     scripts = {p.stem for p in (ROOT / "benchmarks").glob("bench_*.py")}
-    scripts |= {"soak", "small_data"}
+    scripts |= {"soak", "small_data", "evaluation_plans", "coverage_clients"}
     assert set(re.findall(r"python -m benchmarks\.(\w+)", text)) == scripts
 
 

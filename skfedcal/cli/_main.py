@@ -54,6 +54,7 @@ or without differential privacy.
 EXAMPLES = """\
 examples:
   skfedcal demo
+  skfedcal plan --clients 100 --rows 50 --classes 10 --eps 1
   skfedcal compare model.npz --eps none 1
   skfedcal report model.npz -o report.html
   skfedcal fit model.npz --method temp --eps 1 -o cal.json

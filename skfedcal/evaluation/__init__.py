@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         rates_bound,
         threshold_uncertainty,
     )
+    from skfedcal.evaluation.calibration import CalibrationCurve
     from skfedcal.evaluation.classwise import ClasswiseResiduals
     from skfedcal.evaluation.functions import (
         federated_accuracy_score,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from skfedcal.evaluation.report import ClassificationReport, federated_report
 
 __all__ = [
+    "CalibrationCurve",
     "CalibrationMonitor",
     "ClassificationReport",
     "ClasswiseResiduals",
@@ -78,6 +80,7 @@ __getattr__, __dir__, _names = attach(
             "rates_bound",
             "threshold_uncertainty",
         ],
+        "calibration": ["CalibrationCurve"],
         "classwise": ["ClasswiseResiduals"],
         "functions": [
             "federated_accuracy_score",

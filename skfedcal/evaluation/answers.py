@@ -23,7 +23,12 @@ from skfedcal.evaluation.intervals import (
     with_noise,
 )
 from skfedcal.evaluation.noise import NoiseModel
-from skfedcal.evaluation.population import ClientMoments, Population, client_variance
+from skfedcal.evaluation.population import (
+    ClientMoments,
+    Population,
+    PredictionMoments,
+    client_variance,
+)
 
 if TYPE_CHECKING:
     from skfedcal.privacy.events import PrivacyReport
@@ -87,7 +92,7 @@ class Answers:
     population_: Population = "rows"
     estimand_: str | None = None
     # Second moments of clients, and how many rows of a client may be all alike.
-    moments_: tuple[ClientMoments, ...] = ()
+    moments_: tuple[ClientMoments | PredictionMoments, ...] = ()
     rows_each_: int = 1
 
     def _spread(self, functional: Array) -> tuple[Array, Array, Array]:
@@ -203,7 +208,7 @@ class Answers:
         rows = float(self.noise_.variances(self.counts_, slope)[0])
         if rows > 0 and sampling > 0:
             return sampling / rows
-        squares = sum(float(one.products.sum()) for one in self.moments_)
+        squares = sum(one.squares for one in self.moments_)
         return max(squares / max(float(self.counts_.sum()), 1.0), 1.0)
 
     def _seen(self) -> Array:

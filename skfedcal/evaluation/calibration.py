@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, nan, pi, sqrt
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from skfedcal.evaluation.intervals import (
     with_guarantee,
 )
 from skfedcal.methods.buckets import equi_depth_edges
+
+if TYPE_CHECKING:
+    from skfedcal.privacy.events import PrivacyReport
 
 Array = NDArray[Any]
 
@@ -131,6 +134,83 @@ class Reliability(NamedTuple):
     edges: Array
     low: Array
     high: Array
+
+
+class CalibrationCurve(tuple[Array, Array, Array]):
+    """Points of `federated_calibration_curve`; unpacks into its first three.
+
+    Attributes
+    ----------
+    prob_true, prob_pred, error : ndarray of shape (n_points,)
+        Frequency of positives, mean score, and standard error of the frequency.
+    low, high : ndarray of shape (n_points,)
+        Confidence interval of `prob_true`.
+    counts : ndarray of shape (n_points,)
+        Estimated number of rows.
+    privacy : PrivacyReport or None
+        Privacy guarantee of the release; None for exact counts.
+    population : {'clients', 'rows'}
+        What errors and intervals are for.
+    estimand : str
+        What counts how much, such as 'every row counts once'.
+
+    Examples
+    --------
+    >>> from skfedcal import federated_calibration_curve
+    >>> clients = [([0.1, 0.1, 0.9], [0, 1, 1]), ([0.1, 0.1], [0, 0])]
+    >>> curve = federated_calibration_curve(clients, n_bins=2, input_type="proba")
+    >>> curve.population, curve.estimand, curve.privacy
+    ('clients', 'every row counts once', None)
+    """
+
+    low: Array
+    high: Array
+    counts: Array
+    privacy: PrivacyReport | None
+    population: str
+    estimand: str | None
+
+    def __new__(cls, points: Reliability, about: Answers) -> Self:
+        self = super().__new__(cls, points[:3])
+        self.low, self.high, self.counts = points.low, points.high, points.counts
+        self.privacy = about.privacy_ if about.privacy_.private else None
+        self.population, self.estimand = about.population_, about.estimand_
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore_curve, (tuple(self), self.__dict__)
+
+    @property
+    def prob_true(self) -> Array:
+        return self[0]
+
+    @property
+    def prob_pred(self) -> Array:
+        return self[1]
+
+    @property
+    def error(self) -> Array:
+        return self[2]
+
+    def __repr__(self) -> str:
+        lines = [
+            f"  {pred:.3f}: {true:.3f} in [{low:.3f}, {high:.3f}]"
+            for true, pred, low, high in zip(
+                *self[:2], self.low, self.high, strict=True
+            )
+        ]
+        about = f"population={self.population!r}, estimand={self.estimand!r}"
+        if self.privacy is not None:
+            about += f", eps={self.privacy.eps:g}, unit={self.privacy.unit!r}"
+        return "\n".join([f"CalibrationCurve({about})", *lines])
+
+
+def _restore_curve(
+    arrays: tuple[Array, ...], about: dict[str, Any]
+) -> CalibrationCurve:
+    curve = tuple.__new__(CalibrationCurve, arrays)
+    curve.__dict__.update(about)
+    return curve
 
 
 @answers_documented

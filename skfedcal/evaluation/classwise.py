@@ -24,7 +24,12 @@ from skfedcal.evaluation.intervals import (
     with_guarantee,
 )
 from skfedcal.evaluation.noise import NoiseModel, release_levels, split_levels
-from skfedcal.evaluation.population import choose_several, describe_estimand
+from skfedcal.evaluation.population import (
+    Population,
+    choose_population,
+    describe_estimand,
+    warn_one_row,
+)
 from skfedcal.evaluation.ranking import auc_with_gradient
 from skfedcal.evaluation.rounds import ClassResiduals, OneVsRestCounts
 
@@ -66,6 +71,8 @@ class ClasswiseResiduals:
         Rounds of the run.
     max_examples : int, default=None
         Maximum number of rows of a client; None is all of them.
+    population : {'clients', 'rows'}, default='rows'
+        What intervals are for: clients where one row of each is counted.
 
     Attributes
     ----------
@@ -97,6 +104,7 @@ class ClasswiseResiduals:
         privacy: PrivacyReport,
         history: list[RoundRecord],
         max_examples: int | None = None,
+        population: Population = "rows",
     ) -> None:
         self.residuals_ = residuals
         self.n_examples_ = n_examples
@@ -107,6 +115,7 @@ class ClasswiseResiduals:
         self.privacy_ = privacy
         self.history_ = history
         self.estimand_ = describe_estimand("example", max_examples)
+        self.population_ = population
 
     @classmethod
     def fit(
@@ -157,6 +166,8 @@ class ClasswiseResiduals:
         data, labels = given.several()
         statistic.assumptions = given.assumptions
         limit = statistic.limit(max_examples_per_client)
+        if limit == 1 and max_examples_per_client is None:
+            warn_one_row("example", stacklevel=3)
         # Rows of its own for each unit; clients may have none.
         one_each = statistic.private and statistic.model.unit == "example"
         algorithm = ClassResiduals(
@@ -179,6 +190,7 @@ class ClasswiseResiduals:
             found.report,
             found.history,
             limit,
+            _one_row_each(statistic, limit),
         )
 
     @with_guarantee
@@ -260,6 +272,11 @@ class ClasswiseResiduals:
         return np.full(cells, self.n_examples_ * most / cells)
 
 
+def _one_row_each(statistic: Statistic, limit: int | None) -> Population:
+    """Clients as the population where one row of each is counted, else rows."""
+    return "clients" if statistic.private and limit == 1 else "rows"
+
+
 @dataclass(frozen=True)
 class OneVsRest:
     """Counts of (class, negative or positive, bucket) over all clients.
@@ -278,6 +295,7 @@ class OneVsRest:
     ceiling: int
     privacy_: PrivacyReport
     estimand_: str
+    population_: Population = "rows"
 
     @with_guarantee
     def macro_auc(self, ci: float) -> Estimate:
@@ -398,14 +416,16 @@ def fit_one_vs_rest(
         settings.get("levels", "auto"),
         space,
     )
-    choose_several(
-        settings.get("population", "auto"),
-        statistic,
-        len(data),
-        statistic.limit(settings.get("max_examples_per_client")),
-    )
     n_others = _checked_others(n_others, len(classes), statistic)
     limit = statistic.limit(settings.get("max_examples_per_client"))
+    asked = settings.get("population", "auto")
+    choose_population(asked, statistic, len(data))
+    population = _one_row_each(statistic, limit)
+    if asked == "clients" and population == "rows":
+        raise ValueError(
+            "population='clients': counts with n_others have no second moments of "
+            "clients. Leave n_others out, or pass population='rows'."
+        )
     grid = ScoreGrid(depths[-1], space)
     algorithm = OneVsRestCounts(
         depths,
@@ -427,7 +447,9 @@ def fit_one_vs_rest(
     ceiling = int(highest * grid.n_buckets)
     ceiling = min(ceiling, grid.n_buckets - 1)
     estimand = describe_estimand("example", limit)
-    return OneVsRest(counts, noise, classes, ceiling, found.report, estimand)
+    return OneVsRest(
+        counts, noise, classes, ceiling, found.report, estimand, population
+    )
 
 
 def _checked_others(n_others: int | None, n_classes: int, statistic: Statistic) -> int:

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from skfedcal._params import check_flag
 from skfedcal.evaluation.answers import answers_documented
-from skfedcal.evaluation.calibration import CalibrationErrors
+from skfedcal.evaluation.calibration import CalibrationCurve, CalibrationErrors
 from skfedcal.evaluation.classwise import ClasswiseResiduals
 from skfedcal.evaluation.histogram import ScoreHistogram
 from skfedcal.evaluation.inputs import Clients, ReadClients, check_choices
 from skfedcal.evaluation.intervals import Estimate, check_level
 from skfedcal.evaluation.multiclass import Tables, fit_tables
+from skfedcal.evaluation.planning import Plan
+from skfedcal.evaluation.population import warn_one_row
 from skfedcal.evaluation.thresholds import check_threshold
 from skfedcal.privacy.models import check_model
 
 if TYPE_CHECKING:
-    from skfedcal._typing import ArrayLike, ClientRows, FloatArray, PerRow, Seed
+    from skfedcal._typing import ArrayLike, ClientRows, PerRow, Seed
     from skfedcal.evaluation.rounds import Part
     from skfedcal.privacy.models import PrivacyModel
 
@@ -105,6 +107,7 @@ def from_clients(
                 )
             asked = {k: v for k, v in options.items() if k in names}
             fit = {k: v for k, v in options.items() if k not in names}
+            _confirm_one_row(privacy, fit)
             source = Source(
                 clients, y, client_ids, privacy, random_state, fit, answer.__name__
             )
@@ -125,6 +128,18 @@ def from_clients(
         return function
 
     return decorate
+
+
+def _confirm_one_row(privacy: PrivacyModel | None, fit: dict[str, Any]) -> None:
+    """Warn here, where the caller is known, if one row of each client is counted."""
+    by_client = getattr(privacy, "private", False) and privacy.unit == "client"  # type: ignore[union-attr]
+    planned = isinstance(fit.get("plan"), Plan)
+    weighting = fit.get("weighting", "example")
+    if not by_client or planned or weighting != "example":
+        return
+    if fit.get("max_examples_per_client") is None:
+        warn_one_row("example", stacklevel=4)
+        fit["max_examples_per_client"] = 1
 
 
 class Source:
@@ -654,7 +669,7 @@ def _classwise_error(
 @from_clients()
 def federated_calibration_curve(
     source: Source, *, n_bins: int = 5, strategy: str = "uniform"
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+) -> CalibrationCurve:
     """Frequency of positives against the mean score of bins.
 
     With more than two classes, of the most probable class: positive if it is correct.
@@ -668,12 +683,10 @@ def federated_calibration_curve(
 
     Returns
     -------
-    prob_true : ndarray of shape (n_points,)
-        Frequency of positives.
-    prob_pred : ndarray of shape (n_points,)
-        Mean score.
-    error : ndarray of shape (n_points,)
-        Standard error of `prob_true`, of sampling and privacy together.
+    curve : CalibrationCurve
+        Unpacks into the frequency of positives, the mean score, and the standard error
+        of the frequency, of sampling and privacy together, for each point; it also has
+        their intervals, and privacy, population and estimand of the release.
 
     Examples
     --------
@@ -684,5 +697,5 @@ def federated_calibration_curve(
     [0.25, 1.0]
     """
     kind = {"kind": "top"} if source.n_classes > 2 else {}
-    points = source.histogram(plan="ece", **kind).reliability(n_bins, strategy=strategy)
-    return points.prob_true, points.prob_pred, points.se
+    hist = source.histogram(plan="ece", **kind)
+    return CalibrationCurve(hist.reliability(n_bins, strategy=strategy), hist)

@@ -113,7 +113,9 @@ def to_json(hist: ScoreHistogram) -> str:
         "totals": [total.tolist() for total in hist.totals],
         "population": hist.population_,
         "max_examples": hist.max_examples,
-        "moments": [one.to_dict() for one in hist.moments_],
+        "moments": [
+            one.to_dict() for one in hist.moments_ if isinstance(one, ClientMoments)
+        ],
         "privacy": write_report(hist.privacy_),
     }
     return json.dumps(content, allow_nan=False)

@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import ceil, log2, nan, sqrt
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from dataclasses import dataclass, field
+from math import ceil, inf, log2, nan, sqrt
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,17 +29,20 @@ from skfedcal.evaluation.intervals import (
     with_guarantee,
 )
 from skfedcal.evaluation.noise import NoiseModel, is_depth
+from skfedcal.evaluation.planning import Plan
 from skfedcal.evaluation.population import (
     Population,
-    choose_several,
+    can_multiply,
+    choose_population,
+    collect_table_moments,
     describe_estimand,
     warn_one_row,
 )
 from skfedcal.evaluation.ranking import RankingAnswers, average_precision
 from skfedcal.evaluation.rounds import ClassTables, Part
+from skfedcal.federation.history import RoundHistory
 
 if TYPE_CHECKING:
-    from skfedcal.federation.history import RoundHistory
     from skfedcal.privacy.events import PrivacyReport
 
 Array = NDArray[Any]
@@ -83,12 +87,20 @@ class Tables:
     privacy_: PrivacyReport
     history: RoundHistory
     population: Population = "rows"
+    moments: dict[str, list[Any]] = field(default_factory=dict)
 
     def _described(self, answers: Any) -> Any:
         """Attach what intervals are for and what counts."""
         answers.population_ = self.population
         answers.estimand_ = describe_estimand("example", self.algorithm.max_examples)
+        answers.rows_each_ = self.rows_each
         return answers
+
+    @property
+    def rows_each(self) -> int:
+        """How many rows of a client may be all alike, where that is not known."""
+        by_client = self.population == "clients" and self.algorithm.private
+        return (self.algorithm.max_examples or 1) if by_client else 1
 
     def grid(self, part: Part) -> ScoreGrid:
         """Buckets of the scores of a part."""
@@ -107,6 +119,8 @@ class Tables:
                 margins=part == "margins",
             )
         )
+        out.moments_ = tuple(self.moments.get(part, ()))
+        out.n_clients_ = self.n_clients
         return out
 
     def scores(self, part: Part = "scores") -> ClassScores:
@@ -135,6 +149,7 @@ class Tables:
             history=self.history,
             population=self.population,
             max_examples=self.algorithm.max_examples,
+            moments=self.moments.get(part, ()),
         )
 
 
@@ -173,31 +188,36 @@ def fit_tables(
     )
     data, classes = given.several()
     statistic.assumptions = given.assumptions
-    limit = statistic.limit(settings.get("max_examples_per_client"))
-    population = choose_several(
-        settings.get("population", "auto"), statistic, len(data), limit
-    )
-    if statistic.private and limit == 1 and not settings.get("max_examples_per_client"):
+    bound, plan = settings.get("max_examples_per_client"), settings.get("plan")
+    if isinstance(plan, Plan) and statistic.private and statistic.unit == "client":
+        bound = bound or (None if statistic.local else plan.max_examples)
+    limit = statistic.limit(bound)
+    asked = settings.get("population", "auto")
+    population = choose_population(asked, statistic, len(data))
+    if statistic.private and limit == 1 and bound is None:
         warn_one_row("example", stacklevel=5)
-    chosen = [_released(part, len(classes), statistic) for part in parts]
-    algorithm = ClassTables(
-        tuple(chosen),
-        tuple(
-            _height(part, settings.get("height", "auto"), len(classes), statistic)
-            for part in chosen
-        ),
-        n_classes=len(classes),
-        n_others=1 if statistic.private else len(classes) - 1,
-        one_cell=statistic.local,
-        max_examples=1 if statistic.local else limit,
-        private=statistic.private,
-        by_values=statistic.private and statistic.unit == "example",
-        by_round=statistic.local,
+    algorithm = table_algorithm(
+        parts,
+        len(classes),
+        statistic,
+        height=_planned_height(settings),
         space=settings.get("space", "both"),
+        max_examples=limit,
         input_type=given.input_type,
         salt=statistic.salt() if statistic.private else 0,
-        n_rounds=len(chosen) if statistic.local else 1,
     )
+    chosen = algorithm.parts
+    if (
+        population == "clients"
+        and not statistic.private
+        and not can_multiply(algorithm)
+    ):
+        if asked == "clients":
+            raise ValueError(
+                f"population='clients': {len(classes)} classes have too many products "
+                "of two counts for these metrics. Pass population='rows'."
+            )
+        population = "rows"
     found = statistic.run(
         algorithm,
         data,
@@ -215,10 +235,56 @@ def fit_tables(
         totals = found.state.totals[start : start + size].reshape(shape)
         counts[part] = noise[part].estimate([totals])
         start += size
+    history = found.history
+    moments: dict[str, list[Any]] = {}
+    if population == "clients" and not statistic.private:
+        moments, later = collect_table_moments(
+            statistic, data, algorithm, counts, found.n_clients
+        )
+        history = RoundHistory([*history, *later.history])
     return Tables(
-        algorithm, counts, noise, classes, found.n_clients, found.report, found.history,
-        population,
+        algorithm, counts, noise, classes, found.n_clients, found.report, history,
+        population, moments,
     )  # fmt: skip
+
+
+def table_algorithm(
+    parts: Sequence[Part],
+    n_classes: int,
+    statistic: Statistic,
+    *,
+    height: Any = "auto",
+    max_examples: int | None = None,
+    **options: Any,
+) -> ClassTables:
+    """How clients count the rows of these tables under a privacy model."""
+    chosen = tuple(_released(part, n_classes, statistic) for part in parts)
+    return ClassTables(
+        chosen,
+        tuple(_height(part, height, n_classes, statistic) for part in chosen),
+        n_classes=n_classes,
+        n_others=1 if statistic.private else n_classes - 1,
+        one_cell=statistic.local,
+        max_examples=1 if statistic.local else max_examples,
+        private=statistic.private,
+        by_values=statistic.private and statistic.unit == "example",
+        by_round=statistic.local,
+        n_rounds=len(chosen) if statistic.local else 1,
+        **options,
+    )
+
+
+def _planned_height(settings: dict[str, Any]) -> Any:
+    """Height that was asked for, or that of a plan."""
+    height, plan = settings.get("height", "auto"), settings.get("plan")
+    if not isinstance(plan, Plan):
+        return height
+    if not isinstance(height, str):
+        raise ValueError(
+            f"plan has height {plan.error.height}, but height={height!r} is given; "
+            "leave one of them out."
+        )
+    return plan.error.height or height
 
 
 def _released(part: Part, n_classes: int, statistic: Statistic) -> Part:
@@ -267,6 +333,7 @@ class Predictions(Answers):
     ) -> None:
         self.counts_, self.noise_ = counts, noise
         self.classes_, self.privacy_ = classes, privacy
+        self.n_clients_ = 1
         self._square = not margins
         # A wrong row has two entries in margins: (a + b)^2 <= 2 a^2 + 2 b^2.
         self._entries = 1.0 if self._square else 2.0
@@ -311,6 +378,11 @@ class Predictions(Answers):
         """Number of rows; not clipped, so that sums stay unbiased."""
         value = float((self.counts_ * weight).sum())
         sampling, privacy = map(float, self.noise_.variances(self.counts_, weight))
+        sampling *= self.rows_each_
+        if self.moments_:  # of the sum over clients of independent numbers
+            few = max(self.n_clients_, 2)
+            between = float(self.moments_[0].projected(self.counts_, weight)[0])
+            sampling = max(between - value**2 / few, 0.0) * few / (few - 1)
         found = make_estimate(
             max(value, 0.0), sampling, privacy, ci=ci, bounds=(0.0, np.inf)
         )
@@ -421,9 +493,12 @@ class Predictions(Answers):
         if by_rows:
             actual_slope = actual_slope + (each - value) / max(actual.sum(), 1.0)
         gradient = self._weights(up, parts[0], actual_slope)
-        sampling, privacy = map(float, self.noise_.variances(self.counts_, gradient))
-        rows = max(float(actual.sum()), 1.0)
-        return make_estimate(value, self._entries * sampling, privacy, ci=ci, rows=rows)
+        sampling, privacy, free = map(float, self._spread(gradient))
+        rows = max(float(actual.sum()), 1.0) / self._alike(gradient, sampling)
+        return make_estimate(
+            value, self._entries * sampling, privacy, ci=ci, rows=rows,
+            freedom=free if self.moments_ else inf,
+        )  # fmt: skip
 
 
 def _zero() -> Estimate:
@@ -463,11 +538,20 @@ class TableNoise:
 
     def variances(self, counts: Array, functional: Array) -> tuple[Array, Array]:
         """Sampling and privacy variance of functionals of the two scaled sums."""
-        full = np.zeros((*functional.shape[:-2], *self.counts.shape))
-        for i, (rows, scale) in enumerate(zip(self.rows, self.scale, strict=True)):
-            full[..., rows, :] = functional[..., i, None, :] * scale
-        sampling, privacy = self.base.variances(self.counts, full)
-        return self.entries * sampling, privacy
+        tables = [*self.rows[0], *self.rows[1]]
+        sides = np.repeat([0, 1], [len(rows) for rows in self.rows])
+        own = functional[..., sides, :] * np.asarray(self.scale)[sides, None]
+        if self.base.local:
+            full = np.zeros((*functional.shape[:-2], *self.counts.shape))
+            full[..., tables, :] = own
+            sampling, privacy = self.base.variances(self.counts, full)
+            return self.entries * sampling, privacy
+        # Other tables add nothing but their rows.
+        _, privacy = self.base.variances(self.counts[tables], own)
+        weighted = self.counts[tables] * own
+        mean, square = weighted.sum(axis=(-2, -1)), (weighted * own).sum(axis=(-2, -1))
+        sampling = square - mean**2 / max(float(self.counts.sum()), 1.0)
+        return self.entries * np.maximum(sampling, 0.0), privacy
 
     def direction(self, functional: Array) -> Array:
         """Direction in which noise moves a functional most."""
@@ -511,20 +595,20 @@ class OneQuestion(RankingAnswers, CalibrationErrors):
         if len(again) < _REPEATS // 2:
             return Estimate(value, 0.0, 1.0, discretisation=gap)
         bias = float(np.mean(again)) - value
-        sampling = float(self.noise_.variances(counts, slope)[0])
+        sampling = float(self.noise_.variances(counts, slope)[0]) * self.rows_each_
         # The bias is itself an estimate, known to about a third.
         privacy = float(np.var(again)) * (1 + 1 / len(again)) + (bias / 3) ** 2
         return make_estimate(value - bias, sampling, privacy, ci=ci, discretisation=gap)
 
     def _monotone(self, counts: Array) -> Array:
         """Counts whose cumulative sums, from the top, do not decrease."""
-        from sklearn.isotonic import isotonic_regression
+        from scipy.optimize import isotonic_regression
 
         rows = []
         for row in counts:
             sums = np.append(0.0, np.cumsum(row[::-1]))
             total = max(float(sums[-1]), 0.0)
-            fitted = isotonic_regression(sums, y_min=0.0, y_max=total)
+            fitted = np.clip(isotonic_regression(sums).x, 0.0, total)
             fitted[0] = 0.0
             rows.append(np.diff(fitted)[::-1])
         return np.stack(rows)
@@ -547,8 +631,18 @@ class ClassScores:
         self.scale = (half * (k - 1) / algorithm.n_others, half)
         self._sampled = algorithm.n_others < k - 1
         self._entries = 1 if algorithm.one_cell else algorithm.n_others + 1
+        self.moments_ = tuple(tables.moments.get(part, ()))
+        self.rows_each_ = tables.rows_each
 
-    def question(self, negatives: list[int], positives: list[int]) -> OneQuestion:
+    def _of_rows(self) -> Self:
+        """Give the same counts with independent rows as the population."""
+        out = copy(self)
+        out.moments_, out.rows_each_ = (), 1
+        return out
+
+    def question(
+        self, negatives: list[int], positives: list[int], group: int = 0
+    ) -> OneQuestion:
         """Question whose negatives and positives are in these tables."""
         entries = min(len(negatives), self._entries)
         noise = TableNoise(
@@ -560,16 +654,28 @@ class ClassScores:
                 for rows, scale in zip(noise.rows, noise.scale, strict=True)
             ]
         )
-        return OneQuestion(counts, noise, self.grid, self.privacy_)
+        out = OneQuestion(counts, noise, self.grid, self.privacy_)
+        out.moments_ = self.moments_[group : group + 1]
+        out.rows_each_ = self.rows_each_
+        return out
 
     def one_vs_rest(self, k: int) -> OneQuestion:
         """Whether a row is of this class."""
-        return self.question([k], [len(self.classes_) + k])
+        return self.question([k], [len(self.classes_) + k], 1 + k)
 
     def pair(self, a: int, b: int) -> OneQuestion:
         """Whether a row of classes `a` and `b` is of class `a`, by the score of `a`."""
         size = len(self.classes_)
-        return self.question([b * size + a], [a * size + a])
+        return self.question([b * size + a], [a * size + a], a * size + b)
+
+    def _all(self) -> OneQuestion:
+        """All classes and rows together."""
+        size = len(self.classes_)
+        return self.question([*range(size)], [*range(size, 2 * size)])
+
+    @property
+    def _freedom(self) -> float:
+        return max(self.tables.n_clients - 1, 1) if self.moments_ else inf
 
     @with_guarantee
     def area(self, multi_class: str, average: str | None, ci: float) -> Any:
@@ -591,7 +697,9 @@ class ClassScores:
             for k in range(len(self.classes_))
         ]
         each = np.full(len(found), 1 / len(found))
-        mean = _combined(found, each, ci, self._overlap(each, found))
+        mean = _combined(
+            found, each, ci, self._overlap(each, found), freedom=self._freedom
+        )
         # An absolute value has no slope at 0: ends are means of ends, not of variances.
         low, high = (np.mean([getattr(e, n) for e in found]) for n in ("low", "high"))
         return replace(mean, low=min(low, float(mean)), high=max(high, float(mean)))
@@ -613,7 +721,7 @@ class ClassScores:
     ) -> Any:
         size = len(self.classes_)
         if average == "micro":
-            return answer(self.question([*range(size)], [*range(size, 2 * size)]))
+            return answer(self._all())
         found = [answer(self.one_vs_rest(k)) for k in range(size)]
         if average is None:
             return found
@@ -624,7 +732,7 @@ class ClassScores:
         sampling = self._overlap(weights, found)
         if average == "weighted":
             sampling = (sqrt(sampling) + self._of_weights(weights, found)) ** 2
-        return _combined(found, weights, ci, sampling)
+        return _combined(found, weights, ci, sampling, freedom=self._freedom)
 
     def _overlap(self, weights: Array, found: list[Estimate]) -> float:
         """Bound on the sampling variance of a weighted mean over classes.
@@ -642,6 +750,16 @@ class ClassScores:
         """Standard error that random shares of the classes add."""
         values = np.array([float(e) for e in found])
         rows = max(float(self._supports().sum()), 1.0)
+        if self.moments_:  # errors of the shares of clients' classes, added up
+            gaps = np.abs(values - weights @ values)
+            slopes = np.array([0.0, 1.0])[:, None] - weights[:, None, None]
+            shape = np.ones(self.grid.n_buckets)
+            errors = [
+                sqrt(float(self.one_vs_rest(k).variances(slopes[k] * shape / rows)[0]))
+                for k in range(len(weights))
+            ]
+            return float(gaps @ errors)
+        rows /= self.rows_each_
         return sqrt(float(weights @ (values - weights @ values) ** 2) / rows)
 
     def _pairs(self, average: str | None, ci: float) -> Estimate:
@@ -669,7 +787,7 @@ class ClassScores:
         privacy = 2 * float((noise**2).sum())
         if self.noise.local:
             privacy = float(noise.sum() ** 2)
-        return _combined(found, shares, ci, sampling, privacy)
+        return _combined(found, shares, ci, sampling, privacy, self._freedom)
 
     @with_guarantee
     def log_loss(self, ci: float) -> Estimate:
@@ -737,10 +855,16 @@ class ClassScores:
                 sampling = max(most, 0.0) / rows
         bound = float((np.maximum(self.raw, 0.0) * gap).sum()) / rows
         most_ = np.inf if other is None else 2.0
-        sampling += min(value**2, 1.0) * 4 / rows**2
+        sampling = sampling * self.rows_each_ + min(value**2, 1.0) * 4 / rows**2
+        free = inf
+        if self.moments_:
+            losses = [np.zeros_like(own) if other is None else other, own - value]
+            between, _, few = self._all()._spread(np.stack(losses) / rows)
+            sampling, free = float(between), float(few)
         return make_estimate(
-            value, sampling, privacy, ci=ci, bounds=(0.0, most_), discretisation=bound
-        )
+            value, sampling, privacy, ci=ci, bounds=(0.0, most_), discretisation=bound,
+            freedom=free,
+        )  # fmt: skip
 
 
 # Where scikit-learn's log loss takes scores that are nearer to 0.
@@ -753,6 +877,7 @@ def _combined(
     ci: float,
     sampling: float,
     privacy: float | None = None,
+    freedom: float = inf,
 ) -> Estimate:
     """Weighted mean of estimates whose noise is independent unless `privacy` says."""
     values = np.array([float(e) for e in found])
@@ -770,4 +895,5 @@ def _combined(
         privacy,
         ci=ci,
         discretisation=min(float(weights @ [e.discretisation for e in found]), 1.0),
+        freedom=freedom,
     )

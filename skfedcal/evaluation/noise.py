@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from math import exp, expm1, sqrt
+from math import exp, expm1, prod, sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -543,26 +543,53 @@ def level_noise(
     if isinstance(privacy, LocalDP):
         local = (_local_law(privacy.eps, privacy.oracle, bits) for bits in levels)
         return LevelNoise(NoiseModel(tuple(local)))
-    # Counts with an L1 bound: Laplace noise under all other models.
-    twice = getattr(privacy, "adjacency", "") == "replace"
     for name, value in (("max_examples", max_examples), ("n_sources", n_sources)):
         if value is None and name == "n_sources":
             continue
         if not 1 <= as_number(name, value) < 1e100:
             raise ValueError(f"{name}={value!r}: pass a number of at least 1.")
-    reach = max_examples * len(levels) * (2 if twice else 1)
-    variance = discrete_laplace_variance(float(privacy.eps) / reach)
-    if isinstance(privacy, SourceDP):
-        if n_sources is None:
-            raise ValueError("SourceDP adds noise at every source; pass n_sources.")
-        variance *= n_sources
+    variance = _added_variance(privacy, max_examples * len(levels), n_sources)
     laws = (LevelLaw(bits, "additive", variance) for bits in levels)
     return LevelNoise(NoiseModel(tuple(laws)))
 
 
-def _local_law(eps: float, oracle: str, bits: int) -> LevelLaw:
+def _added_variance(privacy: Any, bound: float, n_sources: int | None) -> float:
+    """Variance of the noise in counts of this L1 bound: Laplace noise, added up."""
+    twice = getattr(privacy, "adjacency", "") == "replace"
+    eps = float(privacy.eps) / (2 * bound if twice else bound)
+    if not isinstance(privacy, SourceDP):
+        return discrete_laplace_variance(eps)
+    if n_sources is None:
+        raise ValueError("SourceDP adds noise at every source; pass n_sources.")
+    return discrete_laplace_variance(eps) * n_sources
+
+
+def table_law(
+    privacy: Any,
+    bits: int,
+    shape: tuple[int, ...],
+    bound: float,
+    n_reports: float,
+    n_sources: int,
+) -> LevelLaw:
+    """Law of the noise of one table.
+
+    `bound` is the L1 bound of a unit over the share of eps that the table has;
+    `n_reports` is the number of local reports on it.
+    """
+    if privacy is None or not privacy.private:
+        return LevelLaw(bits)
+    if isinstance(privacy, LocalDP):
+        law = _local_law(privacy.eps, privacy.oracle, bits, prod(shape))
+        return replace(law, n_reports=max(int(n_reports), 1))
+    return LevelLaw(bits, "additive", _added_variance(privacy, bound, n_sources))
+
+
+def _local_law(
+    eps: float, oracle: str, bits: int, domain: int | None = None
+) -> LevelLaw:
     """Law of reports on one level; clients are divided equally over levels."""
-    domain = 2 * 2**bits
+    domain = domain or 2 * 2**bits
     chosen: Any = (
         choose_oracle(float(eps), domain)
         if oracle == "auto"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, hypot, inf, log, pi, sqrt
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
@@ -21,6 +21,7 @@ from skfedcal.evaluation.noise import (
     release_levels,
 )
 from skfedcal.evaluation.ranking import auc_with_gradient, average_precision
+from skfedcal.evaluation.rounds import ROWS_WEIGHT
 from skfedcal.evaluation.thresholds import weights
 from skfedcal.methods.buckets import Space
 from skfedcal.privacy.models import CentralDP, DistributedDP, LocalDP, SourceDP
@@ -124,10 +125,12 @@ class Plan:
         lines = [f"Plan: {error.metric} within {self.target:g} {need}"]
         if self.n_examples is not None:
             verdict = "enough" if self.enough else "not enough"
-            lines.append(f"  examples   {self.n_examples:,.0f}: {verdict}")
+            each = f", {self.max_examples} of each client" * (self.max_examples > 1)
+            lines.append(f"  examples   {self.n_examples:,.0f}{each}: {verdict}")
         levels = f", levels {error.levels}" if len(error.levels) > 1 else ""
+        shape = f"  histogram  height {error.height}{levels}{bins}"
         lines += [
-            f"  histogram  height {error.height}{levels}{bins}",
+            shape if error.levels else f"  residuals  {error.n_bins} bins",
             f"  error      {error.total:.2g} = root sum of squares of privacy "
             f"{error.privacy:.2g}, sampling {error.sampling:.2g}, discretisation "
             f"{error.discretisation:.2g}",
@@ -137,11 +140,11 @@ class Plan:
 
 Array = NDArray[Any]
 
-RATIOS = ("accuracy", "precision", "recall", "f1", "brier", "log_loss")
-METRICS = ("roc_auc", "average_precision", *RATIOS, "ece")
+_AT_THRESHOLD = ("accuracy", "balanced_accuracy", "precision", "recall", "f1")
+RATIOS = (*_AT_THRESHOLD, "brier", "log_loss")
+METRICS = ("roc_auc", "average_precision", *RATIOS, "ece", "cwece")
 # Former names that are still understood.
 _ALIASES = {"calibration": "ece"}
-_AT_THRESHOLD = ("accuracy", "precision", "recall", "f1")
 
 # Buckets that stand for scores without buckets, and those of one threshold, 1/2.
 _FINE, _HALVES = ScoreGrid(15, "prob"), ScoreGrid(1, "prob")
@@ -240,7 +243,14 @@ def ratio(
     *,
     smooth: bool = False,
 ) -> tuple[float, Array]:
-    """Metric that is a ratio of two linear functionals of counts, and its gradient."""
+    """Metric made of ratios of two linear functionals of counts, and its gradient."""
+    if metric == "balanced_accuracy":  # mean recall of the two classes
+        above = grid.above(threshold, smooth=smooth)
+        sides = above if above.ndim == 2 else np.stack([above, above])
+        sides = np.stack([1 - sides[0], sides[1]])
+        sums = cells.sum(axis=1, keepdims=True)
+        each = (sides * cells).sum(axis=1, keepdims=True) / sums
+        return float(each.mean()), (sides - each) / (2 * sums)
     if metric in ("brier", "log_loss"):
         lower, centre = np.ones_like(cells), grid.centres
         upper = {
@@ -261,6 +271,9 @@ def ratio(
 _HEIGHTS, _LOCAL_HEIGHTS = range(3, 13), range(3, 9)
 _BINS = (2, 3, 5, 8, 10, 15, 20, 30, 50, 80, 120, 200)
 
+# Bounds on the rows of a client.
+_ROW_BOUNDS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987)
+
 # More examples than there will be.
 _MOST_EXAMPLES = 1e13
 
@@ -277,6 +290,7 @@ def expected_error(
     auc: float = 0.8,
     threshold: float = 0.5,
     n_bins: int | None = None,
+    n_classes: int = 2,
     max_examples: int = 1,
     n_sources: int | None = None,
 ) -> ExpectedError:
@@ -288,9 +302,10 @@ def expected_error(
     Parameters
     ----------
     metric : str
-        'roc_auc', 'average_precision', 'accuracy', 'precision', 'recall', 'f1',
-        'brier', 'log_loss', or 'ece': mean distance of the frequencies in equal-mass
-        bins from the truth ('calibration' is an old name of it).
+        'roc_auc', 'average_precision', 'accuracy', 'balanced_accuracy', 'precision',
+        'recall', 'f1', 'brier', 'log_loss'; 'ece': mean distance of the frequencies in
+        equal-mass bins from the truth ('calibration' is an old name of it); 'cwece':
+        the same for `ClasswiseResiduals`, mean over classes.
     n_examples : float
         Examples M.
     privacy : object, default=None
@@ -308,9 +323,11 @@ def expected_error(
     auc : float, default=0.8
         Area under the ROC curve of the model.
     threshold : float, default=0.5
-        For accuracy, precision, recall and f1.
+        For accuracy, balanced accuracy, precision, recall and f1.
     n_bins : int, default=None
-        For 'ece'; None takes the best.
+        For 'ece', where None takes the best, and for 'cwece', where None is 15.
+    n_classes : int, default=2
+        For 'cwece'; `skfedcal.forecast` has the other metrics of several classes.
     max_examples : int, default=1
         Maximum number of examples of one client, under client-level privacy.
     n_sources : int, default=None
@@ -340,8 +357,21 @@ def expected_error(
         raise ValueError(
             f"positive_rate must be a number in (0, 1), got {positive_rate!r}."
         )
-    _check_used(metric, privacy, n_bins, max_examples, n_sources)
+    _check_used(metric, privacy, n_bins, n_classes, max_examples, n_sources)
     check_planned(privacy)
+    if metric == "cwece":
+        automatic = isinstance(levels, str) and levels == "auto" and height is None
+        if not automatic or isinstance(privacy, LocalDP):
+            what = f"height={height!r} and levels={levels!r} have no effect"
+            raise ValueError(
+                f"{what if not automatic else 'LocalDP is not possible'} with "
+                "metric='cwece', which has sums of real numbers in bins; pass n_bins."
+            )
+        noise = level_noise(
+            _for_residuals(privacy), (1,), max_examples=2 * max_examples,
+            n_sources=n_sources,
+        )  # fmt: skip
+        return _classwise(n_examples, noise, int(n_bins or 15), n_classes)
     if height is None and isinstance(levels, str) and levels == "auto":
         found_ = auto_release(metric, n_examples, privacy, max_examples, n_sources)
         levels = "auto" if found_ is None else found_
@@ -364,14 +394,42 @@ def expected_error(
     return min(found, key=float)
 
 
-# Heights that were best in simulations of two models (positive rate .3 and .1, AUC .8
-# and .9) for n in (1e3, 1e4, 1e5) and eps in (.5, 1, 5), by the number of examples over
-# the deviation of the noise in one count: the first height up to this many, and so on.
-# Both metrics have no slope that a closed form could use.
-_BEST_HEIGHTS: dict[str, tuple[tuple[float, int], ...]] = {
-    "average_precision": ((5e3, 4), (4e5, 6), (inf, 8)),
-    "ece": ((2e4, 4), (inf, 5)),
+def _for_residuals(privacy: PrivacyModel | None) -> Any:
+    """Privacy model of residual sums; a part of eps is for the number of rows."""
+    if not isinstance(privacy, CentralDP | DistributedDP) or privacy.unit == "example":
+        return privacy
+    return replace(privacy, eps=privacy.eps / (1 + ROWS_WEIGHT ** (1 / 3)))
+
+
+def _classwise(
+    n_examples: float, noise: LevelNoise, n_bins: int, n_classes: int
+) -> ExpectedError:
+    """Mean distance of residual sums from their means, over classes.
+
+    Chance in the outcomes of K classes has a variance of at most 1 - 1/K in total; it
+    is largest if all sums have equal parts.
+    """
+    size = sqrt(2 / pi)  # the mean size of a normal error
+    sampled = sqrt(n_bins * (1 - 1 / n_classes) / n_classes / n_examples)
+    private = n_bins * sqrt(noise.model.levels[0].variance) / n_examples
+    return ExpectedError("cwece", 0.0, size * private, size * sampled, 0, (), n_bins)
+
+
+# Levels that were best in simulations of three models (positive rate .3, .1 and .5, AUC
+# .8, .9 and .7) for n in (1e3, 1e4, 1e5) and eps in (.5, 1, 5), by the number of
+# examples over the deviation of the noise in one count: the first ones up to this many,
+# and so on. Both metrics have no slope that a closed form could use.
+_BEST_LEVELS: dict[str, tuple[tuple[float, tuple[int, ...]], ...]] = {
+    "average_precision": ((1.5e4, (2, 5)), (inf, (2, 6))),
+    "ece": ((2e4, (4,)), (inf, (1, 5))),
 }
+# The same where two levels cost more than twice the deviation: noise of a large eps is
+# mostly 0, and that of half of it is not.
+_BEST_ALONE: dict[str, tuple[tuple[float, tuple[int, ...]], ...]] = {
+    "average_precision": ((2e4, (5,)), (4e5, (6,)), (inf, (8,))),
+    "ece": _BEST_LEVELS["ece"],
+}
+_COSTLY = 6.0
 # Scores for which levels are chosen in closed form: share of positives and AUC.
 _TYPICAL = (ScoreModel(0.3, 0.8), ScoreModel(0.5, 0.7), ScoreModel(0.1, 0.9))
 
@@ -393,11 +451,14 @@ def auto_release(
         return None
     sources = n_sources or (1 if isinstance(privacy, SourceDP) else None)
     bound: Any = {"max_examples": max_examples, "n_sources": sources}
-    if metric in _BEST_HEIGHTS:
-        law = level_noise(privacy, (1,), **bound).model.levels[0]
-        signal = n_examples / sqrt(max(law.variance, 1e-300))
-        best = next(h for most, h in _BEST_HEIGHTS[metric] if signal <= most)
-        return auto_levels(best)
+    if metric in _BEST_LEVELS:
+        one, two = (
+            max(level_noise(privacy, bits, **bound).model.levels[0].variance, 1e-300)
+            for bits in ((1,), (1, 2))
+        )
+        best = _BEST_ALONE if two > _COSTLY * one else _BEST_LEVELS
+        signal = n_examples / sqrt(one)
+        return next(levels for most, levels in best[metric] if signal <= most)
     found = {}
     for levels in _candidates():
         noise = level_noise(privacy, levels, **bound)
@@ -426,7 +487,7 @@ class ErrorOptions(TypedDict, total=False):
     auc: float
     threshold: float
     n_bins: int | None
-    max_examples: int
+    n_classes: int
     n_sources: int | None
 
 
@@ -437,9 +498,11 @@ def plan(
     privacy: PrivacyModel | None = None,
     n_examples: float | None = None,
     height: int | None = None,
+    max_examples: int | Literal["auto"] = 1,
+    n_clients: int | None = None,
     **options: Unpack[ErrorOptions],
 ) -> Plan:
-    """How many examples a metric needs, and at which height.
+    """How many examples a metric needs, at which height, and how many of a client.
 
     Parameters
     ----------
@@ -454,6 +517,13 @@ def plan(
     height : int, default=None
         Depth of the leaves; None takes the best for the number of examples, or the last
         of `levels` if these are given.
+    max_examples : int or 'auto', default=1
+        Maximum number of examples of one client, under client-level privacy. 'auto' is
+        the smallest that reaches the target with `n_examples` in `n_clients`, or that
+        of the least error if none does. More rows of a client decrease sampling error
+        if they are independent, not noise.
+    n_clients : int, default=None
+        Number of clients, for ``max_examples='auto'``.
     **options : dict
         Further parameters of `expected_error`.
 
@@ -470,22 +540,54 @@ def plan(
     """
     if not 0 < as_number("target", target) < 1:
         raise ValueError(f"target must be a number in (0, 1), got {target!r}.")
-    local = isinstance(privacy, LocalDP)
     heights: Sequence[int | None] = (height,)
-    if height is None and isinstance(options.get("levels", "auto"), str):
-        heights = _LOCAL_HEIGHTS if local else _HEIGHTS
+    automatic = isinstance(options.get("levels", "auto"), str) and metric != "cwece"
+    if height is None and automatic:
+        heights = _LOCAL_HEIGHTS if isinstance(privacy, LocalDP) else _HEIGHTS
 
-    def best(n: float) -> ExpectedError:
-        found = (
-            expected_error(metric, n, privacy=privacy, height=h, **options)
-            for h in heights
-        )
+    def best(n: float, bound: int) -> ExpectedError:
+        given: Any = {"privacy": privacy, "max_examples": bound, **options}
+        found = (expected_error(metric, n, height=h, **given) for h in heights)
         return min(found, key=float)
 
-    needed = _smallest(lambda n: best(n).total <= target)
+    bound = 1 if isinstance(max_examples, str) else max_examples
+    if isinstance(max_examples, str):
+        bounds = _row_bounds(max_examples, n_examples, n_clients, privacy)
+        found = {m: best(n, m).total for m, n in bounds.items()}
+        reach = [m for m, error in found.items() if error <= target]
+        bound = min(reach or found, key=lambda m: m if reach else found[m])
+        n_examples = bounds[bound]
+    elif n_clients is not None:
+        raise ValueError(
+            f"n_clients={n_clients!r} has no effect with max_examples={max_examples!r};"
+            " leave it out, or pass max_examples='auto'."
+        )
+    needed = _smallest(lambda n: best(n, bound).total <= target)
     n = n_examples if n_examples is not None else min(needed, _MOST_EXAMPLES)
-    bound = int(options.get("max_examples", 1))
-    return Plan(float(target), needed, n_examples, best(n), bound)
+    return Plan(float(target), needed, n_examples, best(n, bound), bound)
+
+
+def _row_bounds(
+    word: str,
+    n_examples: float | None,
+    n_clients: int | None,
+    privacy: PrivacyModel | None,
+) -> dict[int, float]:
+    """Bounds on the rows of a client to choose from, and the rows that then count."""
+    if word != "auto":
+        raise ValueError(f"max_examples={word!r}: pass 'auto' or an integer.")
+    by_client = isinstance(privacy, CentralDP | DistributedDP)
+    if not by_client or privacy.unit != "client":  # type: ignore[union-attr]
+        raise ValueError(
+            f"max_examples='auto' is for models that protect clients, not for "
+            f"{privacy!r}; leave it out."
+        )
+    if n_examples is None or n_clients is None:
+        raise ValueError("max_examples='auto' needs n_examples and n_clients.")
+    check_integer("n_clients", n_clients, 2)
+    rows = max(as_number("n_examples", n_examples) / n_clients, 1.0)
+    bounds = {int(rows), *(m for m in _ROW_BOUNDS if m <= rows)}
+    return {m: float(n_clients * m) for m in sorted(bounds)}
 
 
 def planned_levels(
@@ -509,10 +611,16 @@ def planned_levels(
                 f"plan has levels {plan.error.levels}, but height={height!r} and "
                 f"levels={levels!r} are given; leave one of them out."
             )
+        if not plan.error.levels:
+            raise ValueError(
+                f"plan is for {plan.error.metric!r}, which a score histogram does not "
+                "have; fit ClasswiseResiduals with its n_bins and max_examples."
+            )
         return plan.error.levels
     metric = "roc_auc" if plan is None else _ALIASES.get(plan, plan)
-    if not isinstance(metric, str) or metric not in METRICS:
-        raise ValueError(f"plan={plan!r}: pass a Plan or one of {METRICS}.")
+    names = tuple(name for name in METRICS if name != "cwece")
+    if not isinstance(metric, str) or metric not in names:
+        raise ValueError(f"plan={plan!r}: pass a Plan or one of {names}.")
     if automatic:
         levels = (
             auto_release(metric, n_examples, privacy, max_examples, n_sources) or levels
@@ -537,16 +645,19 @@ def _check_used(
     metric: str,
     privacy: PrivacyModel | None,
     n_bins: int | None,
+    n_classes: int,
     max_examples: int,
     n_sources: int | None,
 ) -> None:
     """Raise an error for a setting that is not an integer or has no effect."""
     check_integer("max_examples", max_examples, 1)
+    check_integer("n_classes", n_classes, 2)
     for name, value in (("n_bins", n_bins), ("n_sources", n_sources)):
         if value is not None:
             check_integer(name, value, 1)
     for name, given, default, used, what in (
-        ("n_bins", n_bins, None, metric == "ece", f"metric={metric!r}"),
+        ("n_bins", n_bins, None, metric in ("ece", "cwece"), f"metric={metric!r}"),
+        ("n_classes", n_classes, 2, metric == "cwece", f"metric={metric!r}"),
         ("max_examples", max_examples, 1, not isinstance(privacy, LocalDP), "LocalDP"),
         ("n_sources", n_sources, None, isinstance(privacy, SourceDP), repr(privacy)),
     ):

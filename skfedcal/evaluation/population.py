@@ -14,14 +14,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal.evaluation.grid import ScoreGrid
-from skfedcal.evaluation.rounds import ScoreMoments
+from skfedcal.evaluation.rounds import (
+    MAX_PRODUCTS,
+    ClassTables,
+    ScoreMoments,
+    TableMoments,
+)
 from skfedcal.exceptions import PrivacyWarning
 from skfedcal.methods.buckets import equi_depth_edges
 
@@ -58,25 +63,6 @@ def choose_population(
     if population == "rows" or by_row or n_clients < 2:
         return "rows"
     return "clients"
-
-
-def choose_several(
-    population: str, statistic: Statistic, n_clients: int, limit: int | None
-) -> Population:
-    """Population of tables of several classes, which have no second moments.
-
-    Clients where one row of each is counted, and rows elsewhere.
-    """
-    chosen = choose_population(population, statistic, n_clients)
-    if chosen == "rows" or (statistic.private and limit == 1):
-        return chosen
-    if population == "clients":
-        raise ValueError(
-            "population='clients' needs two classes or kind='top'. With more classes "
-            "it needs client-level privacy and one row per client. Pass "
-            "population='rows'."
-        )
-    return "rows"
 
 
 def describe_estimand(weighting: str, limit: int | None) -> str:
@@ -149,6 +135,11 @@ class ClientMoments:
             raise ValueError("second moments of clients")
         return cls(edges, products, powers)
 
+    @property
+    def squares(self) -> float:
+        """Sum over clients of the squared number of rows."""
+        return float(self.products.sum())
+
     def projected(self, counts: Array, weights: Array) -> tuple[Array, Array]:
         """Variance between clients of weights that are constant in coarse cells.
 
@@ -165,6 +156,74 @@ class ClientMoments:
         return between, (sums * means).sum(axis=(-2, -1))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PredictionMoments:
+    """Second moments of the confusion matrices of clients, or of their margins.
+
+    Parameters
+    ----------
+    products : sequence of ndarray
+        Products of all cells; of (correct, missed, false) rows of the classes, one
+        class after the other; or the same of each class.
+    squares : float
+        Sum over clients of the squared number of rows.
+    powers : ndarray of shape (2,)
+        Sums over clients of the third and fourth power of the number of rows.
+    """
+
+    products: Sequence[Array]
+    squares: float
+    powers: Array
+
+    def projected(self, counts: Array, weights: Array) -> tuple[Array, Array]:
+        """Variance between clients of weights of cells, and that of independent rows.
+
+        Weights that margins do not have, as of single cells, get the design effect of
+        the correct rows. Over single classes, standard errors are added: a bound.
+        """
+        own = (counts * weights**2).sum(axis=(-2, -1))
+        size = counts.shape[0]
+        if len(self.products[0]) == size**2:
+            flat = weights.reshape(*weights.shape[:-2], -1)
+            return _quadratic(flat, self.products[0]), own
+        margins, same = _margins(weights)
+        if len(self.products) == 1:
+            found = _quadratic(margins, self.products[0])
+        else:
+            each = margins.reshape(*margins.shape[:-1], size, 3)
+            parts = [
+                _quadratic(each[..., k, :], m) for k, m in enumerate(self.products)
+            ]
+            found = np.sum(np.sqrt(parts), axis=0) ** 2
+        if np.all(same):
+            return found, own
+        right = np.eye(size) - np.trace(counts) / max(counts.sum(), 1.0)
+        between, alone = self.projected(counts, right)
+        effect = max(float(between / alone) if alone > 0 else 1.0, 1.0)
+        return np.where(same, found, own * effect), own
+
+
+def _quadratic(weights: Array, products: Array) -> Array:
+    found = np.einsum("...i,ij,...j->...", weights, products, weights)
+    return np.maximum(found, 0.0)  # a sum of squares, but for rounding
+
+
+def _margins(weights: Array) -> tuple[Array, Array]:
+    """Weights of correct, missed and false rows of each class, and whether they fit."""
+    missed = weights[..., :, 0].copy()  # false rows of the first class count 0
+    false = weights[..., 1, :] - missed[..., 1, None]
+    false[..., 1] = weights[..., 2, 1] - missed[..., 2]
+    false[..., 0] = 0.0
+    missed[..., 0] = weights[..., 0, 1] - false[..., 1]
+    correct = np.diagonal(weights, axis1=-2, axis2=-1)
+    again = missed[..., :, None] + false[..., None, :]
+    gap = np.abs(again - weights) * (1 - np.eye(weights.shape[-1]))
+    scale = np.abs(weights).max(axis=(-2, -1))
+    same = gap.max(axis=(-2, -1)) <= 1e-9 * scale
+    out = np.stack([correct, missed, false], axis=-1)
+    return out.reshape(*out.shape[:-2], -1), same
+
+
 # Coarse buckets: of equal depth, cut at the edges of bins of equal width. Measured:
 # with 8 of equal depth the variance of an area is within 1 % of that of 1024 buckets.
 _DEPTHS = 8
@@ -174,14 +233,16 @@ _WIDTHS = 15
 _LEAST = 1e-3
 
 
-def coarse_edges(counts: Array, grid: ScoreGrid) -> tuple[int, ...]:
+def coarse_edges(
+    counts: Array, grid: ScoreGrid, depths: int = _DEPTHS, widths: int = _WIDTHS
+) -> tuple[int, ...]:
     """Edges, in leaves, of the buckets whose counts are multiplied."""
     size = grid.n_buckets
-    if size < _DEPTHS + _WIDTHS:
+    if size < depths + widths:
         return tuple(range(size + 1))
-    bins = (grid.centres * _WIDTHS).astype(np.int64)
+    bins = (grid.centres * widths).astype(np.int64)
     edges = np.union1d(
-        np.flatnonzero(np.diff(bins)) + 1, equi_depth_edges(counts, _DEPTHS)
+        np.flatnonzero(np.diff(bins)) + 1, equi_depth_edges(counts, depths)
     )
     # A bucket without rows needs no edge of its own.
     filled = np.add.reduceat(counts.sum(axis=0), edges[:-1]) > 0
@@ -212,8 +273,80 @@ def collect_moments(
     return ClientMoments(np.array(edges), products, powers), found
 
 
+# The same for the questions of several classes, and for pairs of them.
+_SEVERAL = {"scores": (6, 6), "pairs": (3, 3)}
+
+
+def table_moments(algorithm: ClassTables, coarse: dict[str, int]) -> TableMoments:
+    """Algorithm of the second moments of tables, with buckets of equal size."""
+    edges = (tuple(range(coarse.get(part, 1) + 1)) for part in algorithm.parts)
+    options = {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}
+    return TableMoments(**options, edges=tuple(edges))
+
+
+def can_multiply(algorithm: ClassTables) -> bool:
+    """Whether there are few enough products of two counts of tables."""
+    most = {part: sum(_SEVERAL.get(part, (_DEPTHS, _WIDTHS))) for part in _BUCKETED}
+    return table_moments(algorithm, most).n_products <= MAX_PRODUCTS
+
+
+_BUCKETED = ("scores", "pairs", "top", "binary")
+
+
+def collect_table_moments(
+    statistic: Statistic,
+    clients: FederatedDataset | RemoteDataset,
+    counted: ClassTables,
+    counts: dict[str, Array],
+    n_clients: int,
+) -> tuple[dict[str, list[ClientMoments | PredictionMoments]], Collected]:
+    """Ask the clients for the second moments of their tables."""
+    k = counted.n_classes
+    pooled = {}  # negatives and positives of all questions together
+    for part in counted.parts:
+        table = counts[part]
+        if part == "scores":
+            table = np.stack([table[:k].sum(axis=0), table[k:].sum(axis=0)])
+        elif part == "pairs":
+            own = table[:: k + 1].sum(axis=0)
+            table = np.stack([table.sum(axis=0) - own, own])
+        pooled[part] = table
+    first = pooled[counted.parts[0]]
+    several = counted.parts[0] in _SEVERAL
+    rows = max(float(first[1].sum() if several else first.sum()), 1.0)
+    edges = []
+    for part, height in zip(counted.parts, counted.heights, strict=True):
+        grid = ScoreGrid(max(height, 1), counted.space)
+        finest = _SEVERAL.get(part, (_DEPTHS, _WIDTHS))
+        cut = coarse_edges(pooled[part], grid, *finest) if height else (0, 1)
+        edges.append(cut)
+    algorithm = replace(table_moments(counted, {}), edges=tuple(edges), rows=rows)
+    found = statistic.run(algorithm, clients, suffix=".moments")
+    scale = n_clients / max(found.state.clients, 1)  # clients may have left since
+    squares, *powers = found.state.powers * rows ** np.arange(2, 5) * scale
+    out: dict[str, list[ClientMoments | PredictionMoments]] = {}
+    matrices = algorithm.matrices(found.state)
+    for cut, part in zip(edges, counted.parts, strict=True):
+        each = [one * scale for one in matrices[part]]
+        if part == "confusion":
+            out[part] = [PredictionMoments(each, squares, np.array(powers))]
+            continue
+        # Entries of a client: its rows, or as many times that as there are classes.
+        # Of pairs of classes only the squares are known.
+        sizes = [np.array(powers) * (part != "pairs")] * len(each)
+        if part == "scores":
+            sizes[0] = sizes[0] * [k**3, k**4]
+        out[part] = [
+            ClientMoments(np.array(cut), one, size)
+            for one, size in zip(each, sizes, strict=True)
+        ]
+    return out, found
+
+
 def client_variance(
-    moments: Sequence[ClientMoments], counts: Array, functional: Array
+    moments: Sequence[ClientMoments | PredictionMoments],
+    counts: Array,
+    functional: Array,
 ) -> tuple[Array, Array]:
     """Variance over clients of linear functionals of the counts, and its freedom.
 
@@ -241,7 +374,7 @@ def client_variance(
     smooth = np.mean([own for _, own in parts], axis=0)
     effect = found / np.where(smooth > 0, smooth, 1.0)
     found = found + np.maximum(rows - smooth, 0.0) * np.maximum(effect, 1.0)
-    squares = float(sum(one.products.sum() for one in moments))
+    squares = sum(one.squares for one in moments)
     cubes, fourths = np.sum([one.powers for one in moments], axis=0)
     sizes = np.array([total, squares, cubes, fourths])
     factor, free = few_clients(rows, found, sizes)

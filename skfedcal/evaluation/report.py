@@ -202,6 +202,13 @@ def federated_report(
     several = source.n_classes > 2
     parts: tuple[Part, ...] = ("margins", "scores", "top")
     tables = source.tables(*(parts if several else ("confusion", "binary")))
+    return report_of(tables, n_bins, debias, ci)
+
+
+def report_of(
+    tables: Tables, n_bins: int, debias: bool, ci: float
+) -> ClassificationReport:
+    """Answers of tables of predictions and scores."""
     entries = _predictions(tables, ci)
     n_labels = len(tables.classes)
     entries |= _scores(tables, entries, n_bins, debias, ci)

@@ -59,7 +59,7 @@ ROW_NORM = 2.0
 
 # The number of rows needs little of the budget: an error of 1 % in it is one of 1 % in
 # the result.
-_ROWS_WEIGHT = 1e-3
+ROWS_WEIGHT = 1e-3
 
 # Most coarse buckets whose products a site computes.
 MAX_COARSE = 64
@@ -118,7 +118,7 @@ class ClassResiduals:
         if self.count_rows:
             rows = float(self.max_examples or 1) if self.private else None
             out["rows"] = BlockSpec(
-                (1,), kind="count", clip=rows, norm="l1", weight=_ROWS_WEIGHT
+                (1,), kind="count", clip=rows, norm="l1", weight=ROWS_WEIGHT
             )
         if not self.private:
             out["squares"] = BlockSpec(shape)
@@ -579,3 +579,168 @@ class ClassTables:
         if not self.by_round:
             return self.parts
         return (self.parts[round_index % len(self.parts)],)
+
+
+# Classes up to which all pairs of cells of a confusion matrix are multiplied, and up to
+# which all pairs of its margins are; above, the margins of each class.
+_FULL_CLASSES, _JOINT_CLASSES = 8, 20
+# Most products that a site computes.
+MAX_PRODUCTS = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class TableMoments(ClassTables):
+    """Sum the products of two counts of each client in groups; exact sums only.
+
+    Scores are counted in coarse buckets. Groups are the questions that tables answer:
+    'confusion' is one of all cells, or of (correct, missed, false) rows of the classes;
+    'scores' has one of all classes together and one for each class against the rest;
+    'pairs' one for each pair of classes; 'top' and 'binary' are one.
+
+    Parameters
+    ----------
+    edges : tuple of tuple of int, default=()
+        For each part the edges of coarse buckets in buckets, increasing, from 0 to the
+        number of these; (0, 1) where there are none.
+    rows : float, default=1.0
+        Number of rows of all clients.
+    """
+
+    edges: tuple[tuple[int, ...], ...] = ()
+    rows: float = 1.0
+
+    def groups(self, part: str) -> tuple[int, ...]:
+        """Cells of each group of a part."""
+        k, m = self.n_classes, 2 * self._n_coarse(part)
+        if part == "confusion":
+            if k <= _FULL_CLASSES:
+                return (k * k,)
+            return (3 * k,) if k <= _JOINT_CLASSES else (3,) * k
+        return (m,) * {"scores": k + 1, "pairs": k * k}.get(part, 1)
+
+    def _n_coarse(self, part: str) -> int:
+        return len(self.edges[self.parts.index(part)]) - 1
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(size for part in self.parts for size in self.groups(part))
+
+    @property
+    def n_products(self) -> int:
+        """Number of products."""
+        return sum(size * (size + 1) // 2 for size in self._sizes)
+
+    def init(self, n_classes: int) -> MomentState:  # type: ignore[override]
+        return MomentState(np.zeros(self.n_products), np.zeros(3))
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        return {
+            "high": BlockSpec((self.n_products,), kind="count"),
+            "low": BlockSpec((self.n_products,), kind="count"),
+            "powers": BlockSpec((3,)),
+        }
+
+    def n_values(self, n_classes: int) -> int:
+        """Return the number of values in a round."""
+        return 2 * self.n_products + 3
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        out = ClassTables.forms(self, n_classes)
+        if self.private or self.by_round or self.one_cell:
+            raise ValueError("second moments are exact sums")
+        if "margins" in self.parts or len(self.edges) != len(self.parts):
+            raise ValueError(f"edges={self.edges!r} must be one tuple for each part")
+        for edges, height in zip(self.edges, self.heights, strict=True):
+            check_range("number of edges", len(edges), 2, MAX_COARSE + 1)
+            ends = (edges[0], edges[-1]) == (0, 2**height)
+            if list(edges) != sorted(set(edges)) or not ends:
+                raise ValueError(f"edges={edges!r} must increase from 0 to the end")
+        check_range("number of products", self.n_products, 1, MAX_PRODUCTS)
+        check_range("rows", self.rows, 1, 2**53)
+        return out
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:  # type: ignore[override]
+        found = ClassTables.query(self, broadcast, clients)
+        counts = np.concatenate(
+            [self._grouped(part, found[part]) for part in self.parts], axis=1
+        )
+        parts, start = [], 0
+        for size in self._sizes:
+            group = counts[:, start : start + size]
+            first, second = np.triu_indices(size)
+            parts.append(group[:, first] * group[:, second])
+            start += size
+        products = np.concatenate(parts, axis=1)
+        sizes = clients.sizes
+        if self.max_examples is not None:
+            sizes = np.minimum(sizes, self.max_examples)
+        share = sizes / self.rows
+        return {
+            "high": products >> _LOW_BITS,
+            "low": products & (2**_LOW_BITS - 1),
+            "powers": np.stack([share**2, share**3, share**4], axis=1),
+        }
+
+    def _grouped(self, part: str, found: CellRows) -> Array:
+        """Counts of the cells of all groups of a part, one row per client."""
+        k, owner = self.n_classes, found.rows
+        table, leaf = np.divmod(found.cells, np.int64(found.block[1]))
+        if part == "confusion":
+            where = found.cells
+            if k > _FULL_CLASSES:  # correct, missed and false rows of each class
+                wrong = table != leaf
+                where = np.append(3 * table + wrong, 3 * leaf[wrong] + 2)
+                owner = np.append(owner, owner[wrong])
+        else:
+            inner = np.array(self.edges[self.parts.index(part)][1:-1])
+            coarse = np.searchsorted(inner, leaf, side="right")
+            m = self._n_coarse(part)
+            if part == "scores":
+                side, own = np.divmod(table, k)
+                cell = side * m + coarse
+                where = np.append(cell, (1 + own) * 2 * m + cell)
+                owner = np.append(owner, owner)
+            elif part == "pairs":
+                own, column = np.divmod(table, k)
+                mine = np.flatnonzero(own == column)
+                others = own != column
+                # A row is positive for its class against all others.
+                group = own[mine, None] * k + np.arange(k)
+                where = np.append(
+                    (group * 2 * m + m + coarse[mine, None]).ravel(),
+                    ((column * k + own) * 2 * m + coarse)[others],
+                )
+                owner = np.append(np.repeat(owner[mine], k), owner[others])
+            else:
+                where = table * m + coarse
+        size = sum(self.groups(part))
+        flat = np.bincount(owner * size + where, minlength=found.n_rows * size)
+        return flat.reshape(-1, size)
+
+    def update(  # type: ignore[override]
+        self, state: MomentState, total: Sums, n_clients: int
+    ) -> MomentState:
+        return MomentState(
+            state.products + total["high"] * 2**_LOW_BITS + total["low"],
+            state.powers + total["powers"],
+            state.clients + n_clients,
+            state.rounds + 1,
+        )
+
+    def done(self, state: MomentState) -> bool:  # type: ignore[override]
+        return False
+
+    def matrices(self, state: MomentState) -> dict[str, list[Array]]:
+        """Products of all pairs of cells in each group of each part."""
+        out: dict[str, list[Array]] = {}
+        start = 0
+        for part in self.parts:
+            out[part] = []
+            for size in self.groups(part):
+                n_products = size * (size + 1) // 2
+                one = np.zeros((size, size))
+                one[np.triu_indices(size)] = state.products[start : start + n_products]
+                out[part].append(one + np.triu(one, 1).T)
+                start += n_products
+        return out

@@ -6,6 +6,7 @@ from skfedcal._lazy import attach
 
 if TYPE_CHECKING:
     from skfedcal.experiments.comparison import Comparison, compare
+    from skfedcal.experiments.forecasting import ExpectedGain, Forecast, forecast
     from skfedcal.experiments.paper_tables import (
         participation_grid,
         skew_table,
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Comparison",
+    "ExpectedGain",
+    "Forecast",
     "ResultTable",
     "compare",
+    "forecast",
     "participation_grid",
     "skew_table",
     "train_time_table",
@@ -26,6 +30,7 @@ __getattr__, __dir__, _names = attach(
     __name__,
     {
         "comparison": ["Comparison", "compare"],
+        "forecasting": ["ExpectedGain", "Forecast", "forecast"],
         "paper_tables": ["participation_grid", "skew_table", "train_time_table"],
         "results": ["ResultTable"],
     },

@@ -680,6 +680,19 @@ BUILT_IN: tuple[Method, ...] = (
                 ),
                 rows="given",
             ),
+            Algorithm(
+                name="classes.moments/1",
+                path="skfedcal.evaluation.rounds:TableMoments",
+                cases=(
+                    {
+                        "parts": ("confusion", "scores", "top"),
+                        "heights": (0, 2, 2),
+                        "edges": ((0, 1), (0, 1, 4), (0, 2, 4)),
+                    },
+                    {"parts": ("pairs",), "heights": (2,), "edges": ((0, 3, 4),)},
+                ),
+                rows="given",
+            ),
         ),
     ),
     Method(

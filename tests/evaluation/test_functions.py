@@ -8,7 +8,7 @@ from sklearn import metrics
 
 import skfedcal
 from skfedcal import ScoreHistogram, evaluation
-from skfedcal.privacy import DistributedDP, LocalDP
+from skfedcal.privacy import CentralDP, DistributedDP, LocalDP
 
 # A comparison takes two scores: test_paired.py.
 NAMES = sorted(
@@ -194,3 +194,26 @@ def test_areas_of_hidden_negatives_lie_in_the_interval(n_others):
     for here, true in zip(found, exact, strict=True):
         assert here - true > 3 * here.se_privacy
         assert here.low <= true <= here.high
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")
+def test_a_calibration_curve_says_what_it_is():
+    import pickle
+
+    fed = skfedcal.make_federation(300, 3000, 2, random_state=0)
+    curve = skfedcal.federated_calibration_curve(
+        fed.clients, classes=[0, 1], privacy=CentralDP(1.0), random_state=0,
+        max_examples_per_client=1,
+    )  # fmt: skip
+    assert (curve.privacy.eps, curve.privacy.unit) == (1.0, "client")
+    assert curve.population == "clients"
+    assert curve.estimand == "every client counts once"
+    true, pred, error = curve
+    assert (true is curve.prob_true) and (pred is curve[1]) and (error is curve.error)
+    assert ((curve.low <= true) & (true <= curve.high)).all()
+    text = repr(curve)
+    assert "every client counts once" in text and "eps=1, unit='client'" in text
+    again = pickle.loads(pickle.dumps(curve))
+    assert repr(again) == text and again.privacy == curve.privacy
+    exact = skfedcal.federated_calibration_curve(fed.clients, population="rows")
+    assert exact.privacy is None and exact.population == "rows"

@@ -202,21 +202,136 @@ def test_populations_that_cannot_be(rows, options, match):
         federated_roc_auc_score(scores, labels, **given, **COMMON)
 
 
-def test_several_classes_have_clients_where_one_row_of_each_counts():
+def test_several_classes_have_clients():
     from skfedcal import federated_f1_score, make_federation
 
     fed = make_federation(20, 400, n_classes=3, random_state=0)
     exact = federated_f1_score(fed.clients, average="macro")
-    assert (exact.population, exact.estimand) == ("rows", "every row counts once")
-    with pytest.warns(PrivacyWarning, match="one row of each client"):
+    assert (exact.population, exact.estimand) == ("clients", "every row counts once")
+    with pytest.warns(PrivacyWarning, match="one row of each client") as caught:
         private = federated_f1_score(
             fed.clients, average="macro", privacy=CentralDP(9.0), random_state=0
         )
+    # Once, and at the line of the caller.
+    told = [w for w in caught if "one row of each client" in str(w.message)]
+    assert [w.filename for w in told] == [__file__]
     assert private.population == "clients"
     assert private.estimand == "every client counts once"
-    for options in ({"multi_class": "ovo"}, {"multi_class": "ovr", "n_others": 1}):
-        with pytest.raises(ValueError, match="population='clients' needs two"):
-            federated_roc_auc_score(fed.clients, population="clients", **options)
+    for bound in (1, 4):
+        found = federated_f1_score(
+            fed.clients, average="macro", privacy=CentralDP(9.0), random_state=0,
+            max_examples_per_client=bound,
+        )  # fmt: skip
+        assert found.population == "clients"
+        # Rows of a client may be all alike: nothing is released about that.
+        assert found.design_effect == pytest.approx(bound)
+    with pytest.raises(ValueError, match="Leave n_others out"):
+        federated_roc_auc_score(
+            fed.clients, population="clients", multi_class="ovr", n_others=1
+        )
+
+
+def class_rows(n_clients, n_classes, seed):
+    """Scores of clients that differ in classes, errors and size."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(4, 40, n_clients)
+    ids = np.repeat(np.arange(n_clients), sizes)
+    prior = rng.dirichlet(np.ones(n_classes), n_clients)
+    labels = np.array([rng.choice(n_classes, p=prior[c]) for c in ids])
+    scores = rng.normal(size=(len(ids), n_classes))
+    scores += rng.normal(0, 0.7, (n_clients, n_classes))[ids]
+    scores[np.arange(len(ids)), labels] += rng.normal(1.5, 0.5, n_clients)[ids]
+    return scores, labels, ids
+
+
+@pytest.mark.parametrize("n_classes", [3, 9, 22], ids=["cells", "margins", "by class"])
+def test_errors_of_several_classes_are_those_of_clients(n_classes):
+    """Against the sandwich variance by a loop over clients."""
+    from skfedcal import federated_report
+
+    scores, labels, ids = class_rows(60, n_classes, 0)
+    report = federated_report(scores, labels, client_ids=ids, classes=range(n_classes))
+    n, size = len(ids), np.bincount(ids)
+    rights = (scores.argmax(axis=1) == labels).astype(float)
+    likely = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    loss = -likely[np.arange(n), labels]
+    brier = ((np.exp(likely) - np.eye(n_classes)[labels]) ** 2).sum(axis=1)
+    for name, value, error in (
+        ("accuracy", rights, 0.01 if n_classes <= 20 else None),
+        ("log loss", loss, 0.1),
+        ("brier", brier, 0.1),
+    ):
+        sums = np.bincount(ids, value - value.mean())
+        few = np.sqrt(60 / 59)  # of clients of equal size; they are not quite
+        se = few * np.sqrt((sums**2).sum()) / n
+        found = report[name]
+        assert found.population == "clients"
+        assert float(found) == pytest.approx(value.mean(), rel=0.01)
+        if error is None:  # an upper bound
+            assert 0.95 * se < found.se_sampling < n_classes * se
+        else:
+            assert found.se_sampling == pytest.approx(se, rel=error + 0.04)
+        own = found.design_effect
+        assert own > 1 or name != "accuracy", name
+    # A class: recall is a ratio of two numbers of a client.
+    mine = labels == 1
+    recall = rights[mine].mean()
+    sums = np.bincount(ids[mine], rights[mine] - recall, minlength=60)
+    se = np.sqrt((sums**2).sum()) / mine.sum()
+    found = report["1"]["recall"].se_sampling
+    assert found == pytest.approx(se, rel=0.15)
+    support = np.bincount(ids[mine], minlength=60)
+    assert report["1"]["support"].se_sampling == pytest.approx(
+        np.sqrt(60 / 59 * ((support - support.mean()) ** 2).sum()), rel=1e-6
+    )
+    assert size.sum() == n
+
+
+def test_areas_of_pairs_and_of_all_classes_have_clients():
+    scores, labels, ids = class_rows(80, 3, 1)
+    common = {"client_ids": ids, "classes": range(3)}
+    for options in (
+        {"multi_class": "ovo"},
+        {"multi_class": "ovr", "average": "micro"},
+        {"multi_class": "ovr", "average": "weighted"},
+    ):
+        found = federated_roc_auc_score(scores, labels, **common, **options)
+        rows = federated_roc_auc_score(
+            scores, labels, population="rows", **common, **options
+        )
+        assert float(found) == float(rows) and found.population == "clients"
+        assert found.design_effect == pytest.approx(
+            (found.se_sampling / rows.se_sampling) ** 2, rel=1e-6
+        )
+        if options["multi_class"] == "ovo":
+            assert found.high - found.low > 1.2 * (rows.high - rows.low)
+
+
+@pytest.mark.slow
+def test_intervals_of_several_classes_cover_the_numbers_of_all_clients():
+    from skfedcal import federated_report
+
+    scores, labels, ids = class_rows(1000, 3, 2)
+    names = ("accuracy", "balanced accuracy", "roc auc", "average precision",
+             "log loss", "brier", "classwise ece")  # fmt: skip
+    truth = federated_report(
+        scores, labels, client_ids=ids, population="rows", debias=False
+    )
+    rng, parts = np.random.default_rng(0), np.split(
+        np.arange(len(ids)), np.flatnonzero(np.diff(ids)) + 1
+    )  # fmt: skip
+    hits, repeats = dict.fromkeys(names, 0), 40
+    for _ in range(repeats):
+        drawn = [parts[i] for i in rng.integers(0, 1000, 50)]
+        rows = np.concatenate(drawn)
+        found = federated_report(
+            scores[rows], labels[rows], classes=range(3),
+            client_ids=np.repeat(np.arange(50), [len(part) for part in drawn]),
+        )  # fmt: skip
+        for name in names:
+            hits[name] += found[name].low <= float(truth[name]) <= found[name].high
+    # With a coverage of .92 there are fewer than 25 hits once in five million.
+    assert min(hits.values()) >= 25, hits
 
 
 def test_examples_as_unit_have_rows_as_population(rows):

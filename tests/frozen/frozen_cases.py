@@ -223,12 +223,21 @@ METHODS = {
     "residuals": _statistic(sf.ClasswiseResiduals.fit, 3),
     "one against rest": _statistic(sparse_areas, 3, height=4),
     "class scores": _statistic(
-        sf.federated_roc_auc_score, 3, height=4, multi_class="ovr"
+        sf.federated_roc_auc_score, 3, height=4, multi_class="ovr", population="rows"
     ),
     "class pairs": _statistic(
+        sf.federated_roc_auc_score, 3, height=2, multi_class="ovo", population="rows"
+    ),
+    "predictions": _statistic(
+        sf.federated_f1_score, 3, average="macro", population="rows"
+    ),
+    "class scores, population": _statistic(
+        sf.federated_roc_auc_score, 3, height=3, multi_class="ovr"
+    ),
+    "class pairs, population": _statistic(
         sf.federated_roc_auc_score, 3, height=2, multi_class="ovo"
     ),
-    "predictions": _statistic(sf.federated_f1_score, 3, average="macro"),
+    "predictions, population": _statistic(sf.federated_f1_score, 3, average="macro"),
     "gaussian head": _calibrator("FedGaussianHead", rounds=None),
     "gaussian head, bounded": _calibrator("FedGaussianHead", rounds=None, max_norm=3.0),
     "gaussian head, quadratic": _calibrator(

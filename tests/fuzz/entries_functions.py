@@ -28,6 +28,7 @@ from skfedcal import (
     ScoreHistogram,
     SourceDP,
     evaluation,
+    forecast,
     make_federation,
     metrics,
     privacy,
@@ -241,6 +242,18 @@ def histogram_answer(case):
     check_answer(hostile_call(case, verb, args), name)
 
 
+def forecasting(case):
+    """`forecast` of anything; one fit of one method keeps it short."""
+    args = [case.pick("clients", (3, 50)), case.pick("rows", (1, 7))]
+    if case.chance(0.3):
+        args[case.pick("place", (0, 1))] = case.pick("number", HOSTILE_SETTINGS)
+    given = {"n_fits": 1, "methods": ["FedTemp"]}
+    given["privacy"] = case.pick("privacy", PRIVACY)
+    found = hostile_call(case, forecast, tuple(args), ("n_fits", "n_classes"), **given)
+    if not found.advice or not found.to_dict()["widths"]:
+        raise Broken("a forecast without advice or widths")
+
+
 def histogram_merge(case):
     """Merge with anything."""
     other = case.pick("other", {**HOSTILE_SETTINGS, "histogram": histogram(False)})
@@ -254,7 +267,8 @@ def planning(case):
              "threshold_uncertainty")  # fmt: skip
     name = case.pick("name", names)
     if name in ("plan", "expected_error"):
-        first = case.pick("metric", ("roc_auc", "f1", "calibration", None, 1, "x"))
+        names = ("roc_auc", "f1", "calibration", "cwece", None, 1, "x")
+        first = case.pick("metric", names)
         second = {"plan": 0.05, "expected_error": 1000}[name]
         given = {"privacy": case.pick("privacy", PRIVACY)}
         given |= {"n_examples": 1000} if name == "plan" else {}
@@ -393,6 +407,7 @@ ENTRIES = [
     ("ScoreHistogram.merge", 1, histogram_merge),
     ("CalibrationMonitor", 4, monitoring),
     ("planning", 3, planning),
+    ("forecast", 2, forecasting),
     ("accounting", 4, accounting),
     ("FederatedDataset", 2, dataset),
     ("make_federation", 2, synthetic),

@@ -83,8 +83,10 @@ def test_every_public_estimator_and_metric_is_an_entry():
 
 # What no user hands values to: parts of algorithms, results, protocols, constants.
 NO_ENTRIES = {
-    "__version__", "CORRUPTIONS", "Backend", "CalibrationFloor", "ClassStatistics",
-    "Collected", "Context", "CrossEntropy", "ExpectedError", "FlowerTransport",
+    "__version__", "CORRUPTIONS", "Backend", "CalibrationCurve", "CalibrationFloor",
+    "ClassStatistics",
+    "Collected", "Context", "CrossEntropy", "ExpectedError", "ExpectedGain",
+    "FlowerTransport", "Forecast",
     "NoisePlan",
     "PartialSum", "Plan", "PrivacyReport", "Request", "RoundHistory", "RoundRecord",
     "RoundScores", "Scaffold", "SecureAggregation", "Transport", "make_client_app",

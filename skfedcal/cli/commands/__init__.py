@@ -9,10 +9,12 @@ from skfedcal.cli.commands._flower import FLOWER
 from skfedcal.cli.commands._info import INFO
 from skfedcal.cli.commands._ledger import LEDGER
 from skfedcal.cli.commands._monitor import MONITOR
+from skfedcal.cli.commands._plan import PLAN
 from skfedcal.cli.commands._predict import PREDICT
 
 COMMANDS = (
     DEMO,
+    PLAN,
     COMPARE,
     REPORT,
     FIT,

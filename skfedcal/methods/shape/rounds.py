@@ -78,7 +78,8 @@ class MapState(PooledState):
     `points`, `asked` and `aims` have one row per map: the best parameters, those that
     are asked for and the Newton step; a row is the change of scale, the shape and the
     biases. `linear` are the names of these maps, `kinds` those that are compared, with
-    their mean `losses`, and `kind` is the map in use.
+    their mean `losses`, and `kind` is the map in use. `gain_error` is the standard
+    error of the difference between its loss and that of the input, paired by rows.
     """
 
     points: Array = field(default_factory=lambda: np.empty((0, 0)))
@@ -102,6 +103,7 @@ class MapState(PooledState):
     errors: Array = field(default_factory=lambda: np.empty(0))
     brier: Array = field(default_factory=lambda: np.empty(0))
     n_compared: float = 0.0
+    gain_error: float = 0.0
 
     @property
     def temperature(self) -> float:
@@ -489,8 +491,10 @@ class MapNewton:
             better &= names[i] != "SM" or self._matrix_holds(state, means[best])
             best = i if better else best
         kind = names[best]
+        spread = float(squares[0, best]) - float(means[best] - means[0]) ** 2
         state = replace(
             state,
+            gain_error=float(np.sqrt(max(spread, 0.0) / n_rows)),
             kind=kind,
             chosen=True,
             held_back=not whole,

@@ -495,3 +495,21 @@ def test_the_command_line_tells_the_choice(tmp_path, capsys):
     assert main([*words, "--eps", "0.5", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["choice"] == TEMP
     assert load(output).choice_ == TEMP
+
+
+def test_the_gain_is_a_paired_difference_on_held_back_rows():
+    from skfedcal import federated_compare_scores
+
+    fed = make_federation(60, 6000, 4, class_bias=0.5, random_state=0)
+    cal = FedAutoCalibrator().fit(fed.clients)
+    after = [(np.log(cal.predict_proba(z)), y) for z, y in fed.clients]
+    again = federated_compare_scores(
+        fed.clients, after, metric="log_loss", held_back=True, population="rows"
+    )
+    # The chosen map is fitted further with all rows, these among them.
+    assert cal.gain_ == pytest.approx(-float(again), rel=0.1)
+    assert cal.gain_.se_sampling == pytest.approx(again.se_sampling, rel=0.1)
+    assert 0 < cal.gain_.low < cal.gain_ < cal.gain_.high
+    assert cal.gain_.population == "rows" and "held-back" in cal.gain_.estimand
+    few = FedAutoCalibrator().fit([(z[:2], y[:2]) for z, y in fed.clients[:10]])
+    assert few.gain_ is None

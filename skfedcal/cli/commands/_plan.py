@@ -1,0 +1,133 @@
+"""``skfedcal plan``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from skfedcal.cli._command import Command, chance_number, eps_number, positive_count
+
+if TYPE_CHECKING:
+    from skfedcal.cli._command import Console
+
+DESCRIPTION = """\
+Will it work for me? Say, before anything is spent, how wide the intervals of an
+evaluation will be and what chance of a gain each calibrator has, for a number of
+clients, rows and classes and a budget. No data are read: only these public numbers
+count. Intervals are those of `federated_report` for the counts that are expected of a
+synthetic model; gains are those of fits to synthetic clients. The last line is advice.
+
+A share of the gain is relative to the largest possible decrease of the log loss; below
+0 a fit does more harm than good.
+"""
+
+EXAMPLES = """\
+examples:
+  skfedcal plan --clients 3 --rows 500 --eps 1
+  skfedcal plan --clients 3 --rows 500 --eps 1 --unit example
+  skfedcal plan --clients 10000 --rows 1 --classes 10 --eps 1 --model distributed
+  skfedcal plan --clients 16 --rows 200 --json
+"""
+
+MODELS = ("central", "distributed", "local", "source")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``skfedcal plan``."""
+    parser.add_argument(
+        "--clients", type=positive_count, required=True, metavar="K", help="clients"
+    )
+    parser.add_argument(
+        "--rows",
+        type=positive_count,
+        required=True,
+        metavar="N",
+        help="rows per client",
+    )
+    parser.add_argument(
+        "--classes", type=positive_count, default=2, metavar="C", help="default: 2"
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="NAME",
+        help="calibrators, as of `skfedcal compare` (default: auto temp biastemp "
+        "shape)",
+    )
+    parser.add_argument(
+        "--fits",
+        type=positive_count,
+        default=20,
+        metavar="F",
+        help="simulated fits of each calibrator (default: 20)",
+    )
+    group = parser.add_argument_group("privacy")
+    group.add_argument(
+        "--eps", type=eps_number, metavar="E", help="budget (default: none, exact sums)"
+    )
+    group.add_argument(
+        "--delta",
+        type=chance_number,
+        metavar="D",
+        help="probability that the bound fails (default: min(1e-5, 1 / (10 clients)))",
+    )
+    group.add_argument(
+        "--unit",
+        choices=("client", "example"),
+        help="what is protected: a whole client (default) or one row",
+    )
+    group.add_argument(
+        "--model",
+        choices=MODELS,
+        default="central",
+        help="who adds the noise (default: central, the server)",
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> None:
+    """Compute and print."""
+    from skfedcal.experiments.forecasting import METHODS, forecast
+
+    found = forecast(
+        args.clients,
+        args.rows,
+        n_classes=args.classes,
+        privacy=_model(args),
+        methods=args.methods or METHODS,
+        n_fits=args.fits,
+    )
+    console.result(str(found), found.to_dict())
+
+
+def _model(args: argparse.Namespace) -> Any:
+    """Privacy model of the options; None is exact sums."""
+    from skfedcal import privacy
+
+    given = {"delta": args.delta, "unit": args.unit}
+    options = {name: value for name, value in given.items() if value is not None}
+    if args.eps is None:
+        for name in options:
+            raise ValueError(f"--{name} needs --eps: exact sums have none.")
+        if args.model != "central":
+            raise ValueError(f"--model {args.model} needs --eps.")
+        return None
+    if args.model in ("local", "source"):
+        for name in options:
+            raise ValueError(f"--{name} is not an option of --model {args.model}.")
+    names = {
+        "central": "CentralDP",
+        "distributed": "DistributedDP",
+        "local": "LocalDP",
+        "source": "SourceDP",
+    }
+    return getattr(privacy, names[args.model])(args.eps, **options)
+
+
+PLAN = Command(
+    name="plan",
+    summary="say what a number of clients, rows and eps will give",
+    description=DESCRIPTION,
+    examples=EXAMPLES,
+    add_options=add_options,
+    run=run,
+)
