@@ -105,7 +105,8 @@ class Command:
     description, examples: Text of ``skfedcal NAME --help``, above and below the
         options.
     add_options: Adds the options of this command to a parser.
-    run: Does the work and prints the result; its errors become one line.
+    run: Does the work and prints the result; its errors become one line. Returns
+        None, or an exit code.
     """
 
     name: str
@@ -113,7 +114,7 @@ class Command:
     description: str
     examples: str
     add_options: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, Console], None]
+    run: Callable[[argparse.Namespace, Console], int | None]
 
 
 SEED_WARNING = (

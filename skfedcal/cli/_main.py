@@ -73,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit code: 0 done, 2 error, 130 interrupted, 141 closed pipe.
+        Exit code: 0 done, 2 error, 3 rows that counted as zero (``skfedcal site``), 130
+        interrupted, 141 closed pipe.
 
     Examples
     --------
@@ -143,8 +144,7 @@ def _run(argv: Sequence[str] | None, console: Console) -> int:
     console.quiet, console.verbose = args.quiet, args.verbose
     console.as_json = args.json
     with console.clean_warnings():
-        args.command.run(args, console)
-    return 0
+        return args.command.run(args, console) or 0
 
 
 def build_parser(commands: Sequence[Command] = COMMANDS) -> argparse.ArgumentParser:

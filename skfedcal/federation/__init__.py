@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     )
     from skfedcal.federation.policy import SitePolicy
     from skfedcal.federation.reading import Reading, SiteRows
-    from skfedcal.federation.remote import RemoteClients
+    from skfedcal.federation.remote import RemoteClients, connect
     from skfedcal.federation.roster import Operator, Roster, SiteKey
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.federation.self_test import find_faulty_sites
@@ -49,6 +49,7 @@ __all__ = [
     "Transport",
     "TreeBackend",
     "collect",
+    "connect",
     "find_faulty_sites",
     "make_client_app",
     "respond",
@@ -64,7 +65,7 @@ __getattr__, __dir__, _names = attach(
         "messages": ["InProcessTransport", "MessageBackend", "Transport"],
         "policy": ["SitePolicy"],
         "reading": ["Reading", "SiteRows"],
-        "remote": ["RemoteClients"],
+        "remote": ["RemoteClients", "connect"],
         "roster": ["Operator", "Roster", "SiteKey"],
         "history": ["RoundHistory", "RoundRecord"],
         "runner": ["FederatedRunner"],

@@ -430,6 +430,8 @@ class _Rounds:
         if run is None:
             key = schedule.draw_key(self.entropy)
             run = Run.start(self.runner, self._fingerprint(), key, state)
+        if not run.finished and len(run.records) < schedule.n_rounds:
+            self._check_sites(run)
         self._pay(run)
         for index in range(len(run.records), schedule.n_rounds):
             if run.finished:
@@ -466,6 +468,21 @@ class _Rounds:
             n_classes=self.n_classes,
             names=[repr(name) for name in self.engine.ids()],
         )
+
+    def _check_sites(self, run: Run) -> None:
+        """Ask sites far away whether they would answer, before anything is paid."""
+        check = getattr(self.engine, "check_sites", None)
+        if check is None:
+            return
+        broadcast = self.algorithm.broadcast(run.state)
+        index = len(run.records)
+        request = self._request(broadcast, index, run.run_id)
+        request = replace(request, claim=self.mechanism.planned_event())
+        try:
+            check(request, self.schedule.n_rounds - index, self.runner.min_clients)
+        except Exception:
+            run.forget()
+            raise
 
     def _pay(self, run: Run) -> None:
         """Debit the ledger for all rounds, before any client is asked."""

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -63,6 +63,10 @@ class FlowerTransport:
         Seconds to wait for sites at the start.
     poll : float, default=0.2
         Seconds between polls for replies.
+    preflight : bool or 'only', default=True
+        Whether every run first asks the sites, in one exchange, if policy and budget
+        allow it, before anything is paid. 'only' ends the run there
+        (``skfedcal flower check``).
 
     Raises
     ------
@@ -88,9 +92,13 @@ class FlowerTransport:
         timeout: float = 120.0,
         wait: float = 120.0,
         poll: float = 0.2,
+        preflight: bool | Literal["only"] = True,
     ) -> None:
         import_flwr()
         self.grid, self.timeout, self.poll = grid, timeout, poll
+        self.preflight: bool | str = preflight
+        # What each site said about itself.
+        self.greetings: dict[str, Message] = {}
         self._expected = None if sites is None else sorted(sites)
         if sites is not None and len(sites) < min_nodes:
             raise ValueError(
@@ -182,6 +190,7 @@ class FlowerTransport:
                     "site its own client-id."
                 )
             self._nodes[name] = node
+            self.greetings[name] = reply[0]
         return silent
 
     def _exchange(

@@ -53,6 +53,18 @@ class GroupReply(NamedTuple):
 _NO_ANSWER = "did not answer"
 
 
+class PreflightEnd(Exception):
+    """A run that only asked whether sites would answer.
+
+    faults: Why sites would not, by name.
+    least: Number of sites that the run needs.
+    """
+
+    def __init__(self, faults: Mapping[Hashable, str], least: int) -> None:
+        super().__init__(f"{len(faults)} sites would not answer")
+        self.faults, self.least = faults, least
+
+
 class Transport(Protocol):
     """Carries messages to sites and brings back what they reply.
 
@@ -82,7 +94,7 @@ class Transport(Protocol):
 
         Parameters
         ----------
-        kind : {'hello', 'answer', 'keys', 'shares', 'masked', 'survivors',
+        kind : {'hello', 'check', 'answer', 'keys', 'shares', 'masked', 'survivors',
             'unmask'}
             For `Site.handle`.
         letters : mapping of name to (message, arrays)
@@ -202,6 +214,57 @@ class MessageBackend:
             )
         faults = {str(name): text for name, text in self.faults.items()}
         return replace(answer, faults=faults)
+
+    def check_sites(self, request: Request, n_rounds: int, min_clients: int) -> None:
+        """Ask sites whether they would answer, before any row is used and paid for.
+
+        Only over a transport that says by ``preflight = True`` that its sites know the
+        message; ``preflight = 'only'`` ends the run here.
+
+        Parameters
+        ----------
+        request : Request
+            First request of the run.
+        n_rounds : int
+            Rounds of the run that are left.
+        min_clients : int
+            Least number of sites of a sum.
+
+        Raises
+        ------
+        NotEnoughClientsError
+            If too few sites would answer; it has the reason of each.
+        PreflightEnd
+            With ``preflight = 'only'``.
+        """
+        preflight = getattr(self.transport, "preflight", False)
+        if not preflight:
+            return
+        names = list(self.ids())
+        request = replace(request, n_clients=max(request.n_clients, len(names)))
+        message = {
+            "request": write_request(request)[0],
+            "masked": self.secure,
+            "rounds": n_rounds,
+        }
+        found = self.transport.call("check", {name: (message, {}) for name in names})
+        faults = {name: wrong_reply(found.get(name, _NO_ANSWER)) for name in names}
+        faults = {name: why for name, why in faults.items() if why}
+        least = max(min_clients, request.n_min, 1)
+        if self.secure:
+            from skfedcal.federation.mask_plan import plan_masks
+
+            colluders = request.max_colluders
+            plan = plan_masks("", 0, len(names), max_colluders=colluders, **self._masks)
+            least = max(least, plan.threshold if plan.complete else 1)
+        if preflight == "only":
+            raise PreflightEnd(faults, least)
+        if len(names) - len(faults) < least:
+            raise NotEnoughClientsError(
+                f"{len(names) - len(faults)} of {len(names)} sites would answer, at "
+                f"least {least} must.{format_faults(faults)} No row was used and "
+                "nothing was paid."
+            )
 
     def _plain(self, exchange: _Exchange, words: WordPlan) -> PartialSum:
         total, n_clients = words.zeros(), 0

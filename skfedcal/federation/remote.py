@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import os
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skfedcal._files import as_path
 from skfedcal._params import check_choice
 from skfedcal.clients.arrays import INPUT_TYPES, read_array
 from skfedcal.clients.forms import ClassMap
@@ -87,6 +90,11 @@ class RemoteClients:
 
     def __repr__(self) -> str:
         return f"RemoteClients({len(self)} sites)"
+
+    @property
+    def transport(self) -> Transport | Backend:
+        """Transport or engine that reaches the sites."""
+        return self._engine
 
     def check_arguments(self, **given: Any) -> None:
         """Raise for arguments that need rows in this process.
@@ -240,3 +248,106 @@ class _Reader:
 
     def total(self, request: Request, cohort: Positions) -> PartialSum:
         return self.inner.total(replace(request, reading=self.reading), cohort)
+
+    def check_sites(self, request: Request, n_rounds: int, min_clients: int) -> None:
+        """Refuse a run that too few sites would answer, where the engine can ask."""
+        check = getattr(self.inner, "check_sites", None)
+        if check is not None:
+            check(replace(request, reading=self.reading), n_rounds, min_clients)
+
+
+@contextmanager
+def connect(
+    address: str,
+    *,
+    root_certificates: str | os.PathLike[str] | None = None,
+    secret: str | os.PathLike[str] | None = None,
+    insecure: bool = False,
+    sites: Sequence[str] | None = None,
+    min_sites: int = 3,
+    n_columns: int | None = None,
+    n_rows: int | None = None,
+    operator: Operator | None = None,
+    timeout: float = 60.0,
+    wait: float = 60.0,
+    poll: float = 0.1,
+    app: str | os.PathLike[str] | None = None,
+) -> Iterator[RemoteClients]:
+    """Connect to live sites; they can be asked as long as the block lasts.
+
+    Parameters
+    ----------
+    address : str
+        ``flower://host:port`` of a SuperLink that was started with ``--isolation
+        process``.
+    root_certificates : path, default=None
+        Certificate file of the authority of the SuperLink.
+    secret : path, default=None
+        File that the SuperLink was given as ``--superexec-auth-secret-file``. Who has
+        it is the server.
+    insecure : bool, default=False
+        Whether to do without TLS, on one machine.
+    sites : sequence of str, default=None
+        Names of the sites that are expected; None takes all that are connected once
+        there are `min_sites`.
+    min_sites : int, default=3
+        Least number of sites to start with.
+    n_columns, n_rows : int, default=None
+        As in `RemoteClients`.
+    operator : Operator, default=None
+        As in `RemoteClients`.
+    timeout, wait, poll : float
+        As in `FlowerTransport`.
+    app : path, default=None
+        Folder of an app of ``skfedcal flower init``, where some sites have stock
+        SuperNodes, which must fetch one.
+
+    Yields
+    ------
+    RemoteClients
+        For `fit` of calibrators and for functions of evaluation.
+
+    Raises
+    ------
+    ConnectionError
+        If the SuperLink cannot be reached or does not accept the secret.
+    NotEnoughClientsError
+        If sites are missing.
+
+    Examples
+    --------
+    >>> from skfedcal import FedTempCalibrator
+    >>> from skfedcal.federation import connect
+    >>> def calibrate(address):
+    ...     files = {"root_certificates": "ca.crt", "secret": "superexec.secret"}
+    ...     with connect(address, n_rows=12_000, **files) as sites:
+    ...         return FedTempCalibrator(eps=1, classes=[0, 1]).fit(sites)
+    >>> calibrate("https://superlink.example.org")
+    Traceback (most recent call last):
+        ...
+    ValueError: address='https://superlink.example.org': pass 'flower://host:port'.
+    """
+    from skfedcal.federation.flower import FlowerTransport
+    from skfedcal.federation.flower_node import open_grid, read_certificates
+
+    scheme, mark, place = str(address).partition("://")
+    host, colon, port = place.rpartition(":")
+    if (scheme, mark, colon) != ("flower", "://", ":") or not (
+        host and port.isdecimal()
+    ):
+        raise ValueError(f"address={address!r}: pass 'flower://host:port'.")
+    ca = read_certificates(root_certificates, insecure, "connect()")
+    word = None if secret is None else as_path(secret).read_bytes()
+    folder = None if app is None else str(as_path(app))
+    with open_grid(place, ca, word, app=folder) as grid:
+        transport = FlowerTransport(
+            grid,
+            min_nodes=min_sites,
+            sites=sites,
+            timeout=timeout,
+            wait=wait,
+            poll=poll,
+        )
+        yield RemoteClients(
+            transport, n_columns=n_columns, n_rows=n_rows, operator=operator
+        )

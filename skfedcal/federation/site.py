@@ -39,6 +39,7 @@ from skfedcal.federation.plain import WireError
 from skfedcal.federation.policy import (
     Admitted,
     AnsweredRuns,
+    Cost,
     SitePolicy,
     admit,
     check_terms,
@@ -48,6 +49,7 @@ from skfedcal.federation.policy import (
 from skfedcal.federation.reading import OwnRows, SiteRows
 from skfedcal.federation.wire import (
     FORMAT,
+    algorithm_names,
     read_request,
     request_hash,
     terms_hash,
@@ -66,6 +68,8 @@ _log = logging.getLogger("skfedcal.site")
 
 # Entries of the state that are not those of the masks.
 _OWN = ("plain_runs", "plain_rounds", "plain_before")
+# Most rounds whose cost is added up in advance.
+_MAX_CHECKED = 10_000
 
 
 class Site:
@@ -89,12 +93,18 @@ class Site:
         Account of this site, debited before an answer leaves it.
     state : mapping, default=None
         What an earlier message left behind.
+    ready : bool, default=None
+        Declaration of the site's operator, which the server sees: True that rows were
+        checked; False refuses every request. None declares nothing.
 
     Attributes
     ----------
     state : dict
         Plain numbers, strings, bytes and lists; secret. A process that handles one
         message keeps it for the next one.
+    trail : dict
+        What the last message was about, for the log of the site only: method, run,
+        noise, eps charged, and rows that counted as zero, by reason.
 
     Examples
     --------
@@ -115,6 +125,7 @@ class Site:
         roster: Roster | None = None,
         ledger: PrivacyLedger | None = None,
         state: Mapping[str, Any] | None = None,
+        ready: bool | None = None,
     ) -> None:
         if isinstance(rows, FederatedDataset) and len(rows) != 1:
             raise ValueError(f"A site is one client; got rows of {len(rows)}.")
@@ -123,6 +134,8 @@ class Site:
         self.name = name
         self.policy = SitePolicy() if policy is None else policy
         self.state: Message = dict(state or {})
+        self.trail: Message = {}
+        self.ready = ready
         self._rows = rows
         self._site_key, self._roster, self._ledger = site_key, roster, ledger
 
@@ -131,9 +144,10 @@ class Site:
 
         Parameters
         ----------
-        kind : {'hello', 'answer', 'keys', 'shares', 'masked', 'survivors',
+        kind : {'hello', 'check', 'answer', 'keys', 'shares', 'masked', 'survivors',
             'unmask'}
-            What is asked: who it is, a plain answer, or a stage of a masked sum.
+            What is asked: who it is, whether it would answer a request, a plain answer,
+            or a stage of a masked sum.
         message : dict
             Plain values.
         arrays : mapping of str to ndarray
@@ -145,9 +159,14 @@ class Site:
             The reply. A refusal is ``{'refused': text}``; whether there is one, and its
             text, does not depend on the rows.
         """
+        self.trail = {}
         try:
             if kind == "hello":
                 return self._hello(), {}
+            if self.ready is False:
+                raise SiteRefusalError("its operator declares it not ready")
+            if kind == "check":
+                return self._check(message), {}
             if kind == "answer":
                 return self._plain(message, arrays)
             if kind in ("keys", "shares", "masked", "survivors", "unmask"):
@@ -177,7 +196,30 @@ class Site:
         self.state = {**client.state, **own}
 
     def _hello(self) -> Message:
-        return {"name": str(self.name), "format": FORMAT, "version": __version__}
+        words = {None: "", True: "yes", False: "no"}
+        return {
+            "name": str(self.name),
+            "format": FORMAT,
+            "version": __version__,
+            "ready": words[self.ready],
+        }
+
+    def _check(self, message: Message) -> Message:
+        """Refuse what would be refused later, by policy or budget, without any rows."""
+        request = read_request(message.get("request"))
+        masked, n_rounds = message.get("masked"), message.get("rounds")
+        if type(masked) is not bool or type(n_rounds) is not int:
+            raise WireError("A check names `masked`, true or false, and `rounds`.")
+        if not 1 <= n_rounds <= _MAX_CHECKED:
+            raise SiteRefusalError(f"{n_rounds} rounds are out of range")
+        cost = check_terms(request, self.policy, self._n_classes, masked=masked)
+        self.trail |= {"method": _method(request), "noise": cost.kind}
+        if self._ledger is not None and cost.event is not None:
+            terms = self._debit_terms(request, cost)
+            times = 1 if cost.kind == "central" else n_rounds
+            details = {"unit": request.unit}
+            self._ledger.check_debit(cost.event, **terms, details=details, times=times)
+        return self._hello()
 
     def _plain(self, message: Message, arrays: Mapping[str, Any]) -> Reply:
         admitted = self._admit(message.get("request"), message, arrays, masked=False)
@@ -324,11 +366,13 @@ class Site:
         if admitted.position is not None:
             position = np.array([admitted.position])
         try:
-            answer = respond(request, own.clients, position, on_failure=_note_failure)
+            answer = respond(
+                request, own.clients, position, on_failure=self._note_failure
+            )
         except Exception as error:
-            _note_failure(error, len(own.clients))
+            self._note_failure(error, len(own.clients))
             empty = replace(own.clients, offsets=np.zeros(2, dtype=np.int64))
-            answer = respond(request, empty, position, on_failure=_note_failure)
+            answer = respond(request, empty, position, on_failure=self._note_failure)
         if request.unit == "example":
             # Rows that do not fit send zeros, and are counted.
             answer = replace(answer, n_units=own.n_rows)
@@ -349,7 +393,7 @@ class Site:
             n_rows = len(self._rows)
             own = reading.read(self._rows, self.name)
         except Exception as error:
-            _note_failure(error, n_rows)
+            self._note_failure(error, n_rows)
             return reading.read(nothing, self.name)._replace(n_rows=n_rows)
         for why, count in own.unfit.items():
             if count:
@@ -359,25 +403,18 @@ class Site:
                     own.n_rows,
                     why,
                 )
+                self._note_zeros(why, count)
         return own
 
     def _pay(self, admitted: Admitted) -> None:
         request, cost = admitted.request, admitted.cost
+        self.trail |= {"method": _method(request), "noise": cost.kind}
         if self._ledger is None or cost.event is None:
             return
-        simulated = seeded(request)
-        if simulated and self._ledger.refuses_simulations:
-            raise SiteRefusalError(
-                "noise from a seed (random_state) protects no client, and its ledger "
-                "accepts no simulations"
-            )
+        before = self._spent()
         self._ledger.debit(
             cost.event,
-            label=type(request.algorithm).__name__,
-            mode="simulation" if simulated else "secure",
-            # A claim is about one method in a whole run; an answer with noise of its
-            # own pays for itself, however often it is asked for.
-            run_id=claim_name(request) if cost.kind == "central" else None,
+            **self._debit_terms(request, cost),
             details={
                 "unit": request.unit,
                 "noise": cost.kind,
@@ -385,6 +422,53 @@ class Site:
                 "round": admitted.round_index,
             },
         )
+        self.trail |= {"eps": self._spent() - before, "spent": self._spent()}
+
+    @property
+    def ledger(self) -> PrivacyLedger | None:
+        """Account of this site."""
+        return self._ledger
+
+    def _spent(self) -> float:
+        """Eps charged to the site; 0 where its ledger only records."""
+        bounded = self._ledger is not None and self._ledger.budget is not None
+        return self._ledger.spent() if bounded else 0.0  # type: ignore[union-attr]
+
+    def _debit_terms(self, request: Request, cost: Cost) -> dict[str, Any]:
+        assert self._ledger is not None
+        simulated = seeded(request)
+        if simulated and self._ledger.refuses_simulations:
+            raise SiteRefusalError(
+                "noise from a seed (random_state) protects no client, and its ledger "
+                "accepts no simulations"
+            )
+        return {
+            "label": type(request.algorithm).__name__,
+            "mode": "simulation" if simulated else "secure",
+            # A claim is about one method in a whole run; an answer with noise of its
+            # own pays for itself, however often it is asked for.
+            "run_id": claim_name(request) if cost.kind == "central" else None,
+        }
+
+    def _note_failure(self, error: Exception, n_units: int) -> None:
+        """Log, at the site only, that rows could not be used."""
+        _log.error(
+            "%d unit(s) could not be computed and count as zero: %s: %s",
+            n_units,
+            type(error).__name__,
+            error,
+            exc_info=error,
+        )
+        self._note_zeros(f"{type(error).__name__}: {error}", n_units)
+
+    def _note_zeros(self, why: str, n_units: int) -> None:
+        zeros = self.trail.setdefault("zeros", {})
+        zeros[why] = zeros.get(why, 0) + n_units
+
+
+def _method(request: Request) -> str:
+    name, family = algorithm_names(request.algorithm)
+    return f"{name} {family}".strip()
 
 
 def claim_name(request: Request) -> str:
@@ -393,25 +477,17 @@ def claim_name(request: Request) -> str:
     return f"claim {request.run} {method}"
 
 
-def _note_failure(error: Exception, n_units: int) -> None:
-    """Log, at the site only, that rows could not be used."""
-    _log.error(
-        "%d unit(s) could not be computed and count as zero: %s: %s",
-        n_units,
-        type(error).__name__,
-        error,
-        exc_info=error,
-    )
-
-
 Config = Mapping[str, Any]
 Load = Callable[[Config], SiteRows]
 
 # Names the file of the site where an engine passes no node config.
 ENVIRONMENT = "SKFEDCAL_SITE_CONFIG"
-# Keys that are no conditions of a policy. The last two are set by a simulation.
-_SITE_KEYS = ("site-config", "data-path", "client-id", "site-key", "roster", "ledger",
-        "max-eps", "max-delta", "partition-id", "num-partitions")  # fmt: skip
+# Keys that are no conditions of a policy. The third line is for `skfedcal site`, the
+# last is set by a simulation.
+_SITE_KEYS = ("site-config", "data-path", "client-id", "site-key", "roster", "ready",
+        "ledger", "ledger-head", "max-eps", "max-delta",
+        "flower", "root-certificates", "insecure", "node-key",
+        "partition-id", "num-partitions")  # fmt: skip
 
 
 def site_from_config(
@@ -429,7 +505,10 @@ def site_from_config(
         site. ``data-path``: its file (see `SiteRows.load`). ``site-key``, ``roster``:
         files made by ``skfedcal flower keys``. ``ledger``: file that adds up what the
         site has answered, with ``max-eps`` and ``max-delta`` as its limits; beside it
-        ``noise`` must be given. All others are conditions of `SitePolicy`.
+        ``noise`` must be given. ``ledger-head``: hash of a record that the ledger must
+        have. ``ready``: true or false, which the server is told. ``flower``,
+        ``root-certificates``, ``insecure`` and ``node-key`` are for `skfedcal site`.
+        All others are conditions of `SitePolicy`.
     load : callable, default=None
         ``load(config)`` gives the rows, when a request needs them; None reads
         ``data-path``.
@@ -460,6 +539,7 @@ def site_from_config(
         roster=roster,
         ledger=_ledger(config),
         state=state,
+        ready=_flag(config, "ready"),
     )
 
 
@@ -541,6 +621,21 @@ def _ledger(config: Config) -> PrivacyLedger | None:
             "noise='central' (or 'shared', 'own') refuses them; noise='none' answers "
             "them outside the budget."
         )
+    path, head = str(config["ledger"]), config.get("ledger-head")
+    if not Path(path).is_file():
+        # A file that was lost would mean a fresh budget.
+        raise FileNotFoundError(
+            f"ledger={path!r} is not a file. If this site has answered before, put its "
+            "ledger back: without it the budget would start again. For a new site: "
+            f"skfedcal ledger --create {path}"
+        )
     budget = float(config["max-eps"]), float(config["max-delta"])
     # Noise that the server draws from a seed is booked as a simulation, and paid.
-    return SiteLedger(str(config["ledger"]), budget=budget, require_secure=False)
+    return SiteLedger(path, budget=budget, require_secure=False, head=head)
+
+
+def _flag(config: Config, name: str) -> bool | None:
+    value = config.get(name)
+    if value is not None and type(value) is not bool:
+        raise ValueError(f"{name}={value!r}: write true or false.")
+    return value

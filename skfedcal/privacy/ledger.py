@@ -254,13 +254,57 @@ class PrivacyLedger:
                 # The process that wrote the record may have died before its sync.
                 self._store.sync()
                 return same_release(totals.runs[run_id], entry)
-            refuse_looser_budget(self._where, self.budget, totals)
-            account = totals.account(population)
-            refuse_other_unit(account, entry)
-            # The filters of the budget that the first record was made under, too.
-            for budget in dict.fromkeys((self.budget, totals.first_budget)):
-                refuse_overspending(budget, account, entry, self._epsilon)
+            self._refuse(totals, entry)
             return self._store.append(entry)["id"]
+
+    def check_debit(
+        self,
+        event: PrivacyEvent,
+        *,
+        label: str,
+        population: str = "default",
+        mode: Literal["secure", "simulation"] = "secure",
+        run_id: str | None = None,
+        details: Mapping[str, Any] | None = None,
+        times: int = 1,
+    ) -> None:
+        """Raise what :meth:`debit` would raise; nothing is written.
+
+        Parameters
+        ----------
+        event, label, population, mode, run_id, details
+            Those of the debit.
+        times : int, default=1
+            Number of such debits, one after the other.
+        """
+        entry = check_entry(
+            {
+                "event": event,
+                "label": label,
+                "population": population,
+                "mode": mode,
+                "run_id": run_id,
+                "details": self._with_budget(details),
+            }
+        )
+        if self.refuses_simulations:
+            refuse_simulation(mode)
+        with self._session() as totals:
+            if run_id is not None and run_id in totals.runs:
+                same_release(totals.runs[run_id], entry)
+                return
+            self._refuse(totals, entry, times)
+
+    def _refuse(self, totals: Totals, entry: Record, times: int = 1) -> None:
+        """Refuse debits that the rules of this ledger do not allow."""
+        refuse_looser_budget(self._where, self.budget, totals)
+        account = totals.account(entry["population"])
+        refuse_other_unit(account, entry)
+        for _ in range(times - 1):
+            account = account.plus(read_event(entry["event"]))
+        # The filters of the budget that the first record was made under, too.
+        for budget in dict.fromkeys((self.budget, totals.first_budget)):
+            refuse_overspending(budget, account, entry, self._epsilon)
 
     def spent(self, delta: float | None = None, population: str | None = None) -> float:
         """Return the eps charged at `delta`, by default the largest of all populations.

@@ -107,6 +107,10 @@ class NoisySum:
         event, details = self._payment()
         self._pay(event, run_id, rounds_done, details)
 
+    def planned_event(self) -> PrivacyEvent:
+        """Privacy event that `open` will pay for."""
+        return self._payment()[0]
+
     def _pay(
         self,
         event: PrivacyEvent,
@@ -258,6 +262,9 @@ class SumMechanism(Protocol):
     def event(self) -> PrivacyEvent | None:
         """Privacy event of the whole run, once it is debited; None: no guarantee."""
 
+    def planned_event(self) -> PrivacyEvent | None:
+        """Privacy event that `open` will pay for; None: no guarantee."""
+
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         """Return the encoding of the blocks of one round."""
 
@@ -315,6 +322,9 @@ class ExactSum:
     @property
     def event(self) -> None:
         """Nothing is paid."""
+
+    def planned_event(self) -> None:
+        """Nothing will be paid."""
 
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
         return Codec({n: BlockCode(b, exact_step(b)) for n, b in spec.items()})

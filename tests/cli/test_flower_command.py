@@ -23,6 +23,8 @@ from skfedcal.cli.flower import doctor as _doctor
 from skfedcal.cli.flower import trial
 from skfedcal.cli.flower.project import changed_config, run_config
 from skfedcal.federation import Operator, Roster, SiteKey
+from skfedcal.privacy import PureEvent
+from skfedcal.privacy.site_ledger import SiteLedger
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -379,6 +381,64 @@ def test_what_a_policy_leaves_open_is_named(doctor, tmp_path):
     assert check("allow-plain = true\n")[1][3] == ["warn"]
     assert check('methods = "histograms"\n') == (2, [[], [], [], []])
     assert check("classes = [0, 2]\n")[1][2] == ["fail"]
+
+
+LOGITS, LABELS = np.array([[2.0, -1.0], [0.5, 1.0]] * 3), np.array([0, 1] * 3)
+
+
+@pytest.mark.parametrize(
+    ("what", "scores", "labels", "named"),
+    [
+        ("logits", LOGITS * np.nan, LABELS, True),
+        ("columns", np.hstack([LOGITS, LOGITS, LOGITS])[:, :5], LABELS, True),
+        ("labels", LOGITS, LABELS.astype(str), True),
+        ("classes", LOGITS, LABELS + 0.5, True),
+        ("rows", LOGITS[:0], LABELS[:0], True),
+        ("logits", np.full((6, 2), 0.5), LABELS, True),
+        ("columns", LOGITS, np.arange(6), False),
+    ],
+)
+def test_rows_that_would_count_as_zero_are_found(
+    what, scores, labels, named, doctor, tmp_path
+):
+    def check(scores, labels):
+        np.savez(tmp_path / "rows.npz", logits=scores, labels=labels)
+        text = f'client-id = "lyon"\ndata-path = "{tmp_path}/rows.npz"\n'
+        text += "classes = [0, 1]\n" * named
+        (tmp_path / "site.toml").write_text(text)
+        return doctor("--site", tmp_path / "site.toml", "--port", trial.free_port())
+
+    code, found = check(scores, labels)
+    assert code == 2 and "fail" in verdicts(found, what)
+    assert check(LOGITS, LABELS)[0] == 0
+    assert check(LOGITS, LABELS.astype(float))[0] == 0
+
+
+def test_the_ledger_of_a_site_is_checked(doctor, run, fails, tmp_path):
+    np.savez(tmp_path / "rows.npz", logits=LOGITS, labels=LABELS)
+    path = tmp_path / "ledger.jsonl"
+
+    def check(eps, head=None):
+        text = f'client-id = "lyon"\ndata-path = "{tmp_path}/rows.npz"\n'
+        text += f'ledger = "{path}"\nmax-eps = {eps}\nmax-delta = 1e-5\n'
+        text += 'noise = "central"\n'
+        text += "" if head is None else f'ledger-head = "{head}"\n'
+        (tmp_path / "site.toml").write_text(text)
+        return doctor("--site", tmp_path / "site.toml", "--port", trial.free_port())
+
+    code, found = check(2.0)
+    assert code == 2 and "skfedcal ledger --create" in found["site"][0][1]
+    assert run("ledger", "--create", path)[0] == 0
+    assert "exists" in fails("ledger", "--create", path)
+    code, found = check(2.0)
+    assert (code, verdicts(found, "ledger")) == (0, ["ok"])
+    ledger = SiteLedger(path, budget=(2.0, 1e-5))
+    ledger.debit(PureEvent(1.5), label="fit")
+    assert "eps 1.5 of 2 spent" in check(2.0, ledger.head)[1]["ledger"][0][1]
+    for eps, head, what in ((3.0, None, "ledger"), (1.0, None, "ledger"),
+                            (2.0, "f" * 64, "site")):  # fmt: skip
+        code, found = check(eps, head)
+        assert (code, verdicts(found, what)) == (2, ["fail"]), what
 
 
 def test_made_up_data_fits_the_run_config(tmp_path):

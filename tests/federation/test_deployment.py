@@ -12,23 +12,27 @@ import tempfile
 import time
 from hashlib import sha256
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
 
 import skfedcal
 from skfedcal import (
+    FederatedRunner,
     FedTempCalibrator,
     PrivacyLedger,
     ScoreHistogram,
     make_federation,
 )
 from skfedcal.exceptions import SimulatedPrivacyWarning
+from skfedcal.federation import connect
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "deployment.rst"
 README = GUIDE.parents[2] / "README.md"
 SITES = ("berlin", "lyon", "oslo")
 CLASSES = [0, 1, 2]
+MASKED = FederatedRunner(secure=True, min_clients=2)
 # An exchange takes 5 s on an idle machine, and 20 s on a busy one.
 PATIENCE = 600.0
 TIMEOUT = 45
@@ -158,8 +162,8 @@ class Deployment:
                 continue
         return found
 
-    def start_superlink(self):
-        process = self.start("superlink", self.operator)
+    def start_superlink(self, name="superlink"):
+        process = self.start(name, self.operator)
         until("the SuperLink", self._listens, 120)
         return process
 
@@ -176,10 +180,12 @@ class Deployment:
         shutil.copy(self.operator / "ca.crt", folder)
         return folder
 
-    def set_up(self, min_clients=3):
-        """Everything up to the SuperNodes."""
+    def set_up(self, min_clients=3, live=False):
+        """Everything up to the SuperNodes, or to live sites in place of them."""
         self.sh("certificates", self.operator)
-        self.start_superlink()
+        if live:
+            self.sh("live-secret", self.operator)
+        self.start_superlink("live-superlink" if live else "superlink")
         self.sh("connection", self.operator)
         folders = {name: self.make_site(name) for name in SITES}
         (self.operator / "nodes").mkdir()
@@ -204,6 +210,10 @@ class Deployment:
             text = file.read_text()
             assert "min-clients = 3\n" in text
             file.write_text(text.replace("clients = 3\n", f"clients = {min_clients}\n"))
+            if live:
+                self.sh("live-site", folder)
+                self.nodes[name] = self.start("live-start", folder)
+                continue
             self.nodes[name] = self.start("supernode", folder, NODE_PORT=free_port())
         self.folders = folders
 
@@ -256,8 +266,7 @@ def histogram(clients):
 def same_counts(path, expected):
     found = ScoreHistogram.from_json(path.read_text())
     assert found.n_clients_ == 3
-    for a, b in zip(found.totals, expected.totals, strict=True):
-        np.testing.assert_array_equal(a, b, strict=True)
+    same_counts_of(found, expected)
 
 
 def digest(path):
@@ -331,7 +340,7 @@ def test_three_sites_then_one_is_killed(clients, tmp_path):
             },
         )
         oslo = dep.folders["oslo"]
-        until("the masked exchange", lambda: n_received(oslo, counts) >= 3, pause=0.05)
+        until("the masked exchange", lambda: n_received(oslo, counts) >= 4, pause=0.05)
         dep.end(dep.nodes["oslo"], signal.SIGKILL)
         assert dep.finished([counts, needy], out / "two.txt") == [
             "finished:completed",
@@ -435,3 +444,92 @@ def test_a_superlink_is_killed_and_the_run_resumed(clients, tmp_path):
         now = [(folder / "ledger.jsonl").read_text() for folder in accounts]
         assert now == paid
         assert skfedcal.load(out / "temperature.json").n_rounds_ == 2
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.FaultyClientWarning")
+def test_live_sites_by_the_guide(clients, tmp_path, monkeypatch):
+    out = tmp_path / "operator"
+    logits, labels = clients["oslo"]
+    with Deployment(tmp_path, clients) as dep:
+        dep.set_up(min_clients=2, live=True)
+        for name, value in dep.environment(out).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.chdir(out)
+        files = {"root_certificates": "ca.crt", "secret": "superexec.secret"}
+        address = f"flower://localhost:{dep.shared['PORT']}"
+        options = {"sites": SITES, "n_rows": 600, "timeout": 12}
+
+        # Who has the public certificate, and not the secret, is not the server.
+        Path("guessed").write_text("not the secret")
+        for wrong in ({"secret": None}, {"secret": "guessed"}):
+            with pytest.raises(ConnectionError, match="refused the run"):
+                connect(address, **{**files, **wrong}, **options).__enter__()
+
+        # What the guide says, with a seed so that it can be compared.
+        assert "would answer" in dep.sh("live-check", out)
+        script = block("live-connect")
+        assert "classes=[0, 1, 2],\n" in script
+        seeded = script.replace("[0, 1, 2],\n", "[0, 1, 2],\n        random_state=0,\n")
+        exec(compile(seeded, "guide", "exec"), {})
+        here = FedTempCalibrator(
+            privacy=skfedcal.CentralDP(1.0, unit="example"),
+            classes=CLASSES,
+            random_state=0,
+        ).fit(clients)
+        assert skfedcal.load("live.json").temperature_ == here.temperature_
+        assert len(here.history_) == 5
+        lines = (dep.folders["oslo"] / "requests.jsonl").read_text().splitlines()
+        paid = [line for line in map(json.loads, lines) if line["eps"]]
+        assert len(paid) == 1 and 0.9 < paid[0]["spent"] < 1.1
+
+        # An altered app does nothing at a live site.
+        app = out / "calibration"
+        trap = tmp_path / "trap"
+        code = f"open({str(trap)!r}, 'w')\n{(app / 'client.py').read_text()}"
+        (app / "client.py").write_text(code)
+        oslo = dep.folders["oslo"]
+        log = oslo / "requests.jsonl"
+        with connect(address, **files, **options, app=app) as sites:
+            fit = {"classes": CLASSES, "kind": "top", "runner": MASKED}
+            same = ScoreHistogram.fit(sites, **fit)
+            assert not trap.exists() and not list(tmp_path.rglob("fab*"))
+            # kill -9 in the middle of a round, which goes on without the site.
+            n_lines = len(log.read_text().splitlines())
+            killer = Thread(target=kill_after, args=(dep, log, n_lines))
+            killer.start()
+            two = ScoreHistogram.fit(sites, **fit)
+            killer.join()
+        same_counts_of(same, histogram(clients))
+        assert [f.history_[-1].n_clients for f in (same, two)] == [3, 2]
+        rest = {name: rows for name, rows in clients.items() if name != "oslo"}
+        same_counts_of(two, histogram(rest))
+
+        # It comes back at once, with rows that do not fit, which only it may learn.
+        np.savez(oslo / "rows.npz", logits=logits * np.nan, labels=labels)
+        dep.nodes["oslo"] = dep.start("live-start", oslo)
+        with connect(address, **files, **options, wait=30) as sites:
+            zeros = ScoreHistogram.fit(sites, **fit)
+        assert zeros.history_[-1].n_clients == 3
+        same_counts_of(zeros, histogram(rest))
+        codes = {}
+        for name, process in dep.nodes.items():
+            os.killpg(process.pid, signal.SIGTERM)
+            codes[name] = process.wait(60)
+        assert codes == {"berlin": 0, "lyon": 0, "oslo": 3}
+
+
+def kill_after(dep, log, n_lines):
+    """Kill a site between its shares and its answer."""
+
+    def shared():
+        lines = map(json.loads, log.read_text().splitlines()[n_lines:])
+        return any(line["kind"] == "shares" for line in lines)
+
+    until("the shares", shared, 120, 0.02)
+    dep.end(dep.nodes["oslo"], signal.SIGKILL)
+
+
+def same_counts_of(found, expected):
+    for a, b in zip(found.totals, expected.totals, strict=True):
+        np.testing.assert_array_equal(a, b, strict=True)

@@ -5,7 +5,7 @@ from skfedcal.cli.commands._comparison import COMPARE, REPORT
 from skfedcal.cli.commands._demo import DEMO
 from skfedcal.cli.commands._evaluate import EVALUATE
 from skfedcal.cli.commands._fit import FIT
-from skfedcal.cli.commands._flower import FLOWER
+from skfedcal.cli.commands._flower import FLOWER, SITE
 from skfedcal.cli.commands._info import INFO
 from skfedcal.cli.commands._ledger import LEDGER
 from skfedcal.cli.commands._monitor import MONITOR
@@ -23,6 +23,7 @@ COMMANDS = (
     MONITOR,
     INFO,
     FLOWER,
+    SITE,
     AUDIT,
     LEDGER,
 )

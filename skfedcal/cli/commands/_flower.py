@@ -1,18 +1,29 @@
-"""``skfedcal flower``: from one machine to many."""
+"""``skfedcal flower``: from one machine to many; ``skfedcal site``: one of them."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skfedcal.cli._command import Command, Console, UsageError, add_common_options
+from skfedcal.cli._command import (
+    Command,
+    Console,
+    UsageError,
+    add_common_options,
+    positive_number,
+)
 
 if TYPE_CHECKING:
     from skfedcal.cli.flower.doctor import Line
+
+# Rows of a site did not fit a request.
+EXIT_ZEROS = 3
 
 DESCRIPTION = """\
 Run a calibration or an evaluation over sites that keep their data, on Flower.
@@ -20,6 +31,7 @@ Run a calibration or an evaluation over sites that keep their data, on Flower.
   init    write an app
   keys    make keys of sites and a roster
   doctor  check an app, this machine and the configuration of a site
+  check   ask connected sites whether they would answer, before a run
   try     run an app on this machine, as it would run on many
 """
 
@@ -29,6 +41,8 @@ examples:
   skfedcal flower try calibration
   skfedcal flower keys hospital-a --dir keys
   skfedcal flower doctor calibration --roster keys/roster.json
+  skfedcal flower check flower://superlink.example.org:8443 calibration \\
+      --ca ca.crt --secret superexec.secret
 """
 
 
@@ -40,6 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         (init, "write an app", _init_options),
         (keys, "make keys of sites and a roster", _keys_options),
         (doctor, "check an app and its surroundings", _doctor_options),
+        (check, "ask sites whether they would answer", _check_options),
         (trial, "run an app on this machine", _trial_options),
     ):
         name = "try" if action is trial else action.__name__
@@ -59,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> None:
     """Run the chosen command."""
     if args.action is None:
-        raise UsageError("name a command: init, keys, doctor or try.")
+        raise UsageError("name a command: init, keys, doctor, check or try.")
     args.action(args, console)
 
 
@@ -172,7 +187,10 @@ def _port(text: str) -> int:
 
 def doctor(args: argparse.Namespace, console: Console) -> None:
     """Check versions, an app, ports, certificates, roster and site configuration."""
-    lines = list(_findings(args))
+    _show(list(_findings(args)), console)
+
+
+def _show(lines: list[Line], console: Console) -> None:
     data = {"checks": [line._asdict() for line in lines]}
     width = max(len(line.what) for line in lines)
     text = "\n".join(f"{v:<4}  {what:<{width}}  {t}" for v, what, t in lines)
@@ -205,6 +223,70 @@ def _findings(args: argparse.Namespace) -> Iterator[Line]:
         yield from doctor.check_roster(args.roster, args.dir)
 
 
+def _check_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("address", metavar="ADDRESS", help="flower://host:port")
+    parser.add_argument(
+        "dir",
+        metavar="DIR",
+        nargs="?",
+        default=None,
+        help="an app whose run is to be checked (default: who is there)",
+    )
+    for name, text in (
+        ("ca", "certificate of the authority (default: none, without TLS)"),
+        ("secret", "file of the SuperLink's --superexec-auth-secret-file"),
+    ):
+        parser.add_argument(f"--{name}", metavar="FILE", default=None, help=text)
+    parser.add_argument(
+        "--wait",
+        type=positive_number,
+        default=60.0,
+        metavar="S",
+        help="seconds to wait for sites (default: 60)",
+    )
+    _settings_option(parser)
+
+
+def _settings_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--run-config",
+        metavar="KEY=VALUE",
+        action="append",
+        dest="settings",
+        default=[],
+        help="entry of the run config to change",
+    )
+
+
+def check(args: argparse.Namespace, console: Console) -> None:
+    """Ask the sites at ADDRESS whether they would answer the run of the app in DIR.
+
+    Sites compare the request with their policies and budgets. No row is used and
+    nothing is paid.
+    """
+    from skfedcal.cli.flower.doctor import check_run, check_sites
+    from skfedcal.cli.flower.project import changed_config
+    from skfedcal.federation import connect
+
+    config = {} if args.dir is None else changed_config(args.dir, args.settings)
+    names = [n.strip() for n in str(config.get("sites", "")).split(",") if n.strip()]
+    with connect(
+        args.address,
+        root_certificates=args.ca,
+        secret=args.secret,
+        insecure=args.ca is None,
+        sites=names or None,
+        min_sites=int(config.get("min-nodes", 1)),
+        n_rows=config.get("n-rows") or None,
+        wait=args.wait,
+        app=args.dir,
+    ) as sites:
+        lines = list(check_sites(sites))
+        if args.dir is not None:
+            lines += check_run(sites, args.dir, config)
+    _show(lines, console)
+
+
 def _trial_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", metavar="DIR", help="an app")
     parser.add_argument(
@@ -214,14 +296,7 @@ def _trial_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help=".npz file of each site, three or more (default: made-up data)",
     )
-    parser.add_argument(
-        "--run-config",
-        metavar="KEY=VALUE",
-        action="append",
-        dest="settings",
-        default=[],
-        help="entry of the run config to change",
-    )
+    _settings_option(parser)
     parser.add_argument(
         "-o", "--output", metavar="PATH", default="", help="keep the result as JSON"
     )
@@ -265,9 +340,72 @@ def trial(args: argparse.Namespace, console: Console) -> None:
 
 FLOWER = Command(
     name="flower",
-    summary="run over sites that keep their data: init, keys, doctor, try",
+    summary="run over sites that keep their data: init, keys, doctor, check, try",
     description=DESCRIPTION,
     examples=EXAMPLES,
     add_options=add_options,
     run=run,
+)
+
+SITE_DESCRIPTION = """\
+Be a site of a federation: connect to the SuperLink of the consortium, and answer
+requests as SITE.toml allows, until this process is ended.
+
+The site is a node of Flower by itself. It holds rows, policy, roster and ledger in
+memory, fetches and runs no code of the operator, and answers messages of skfedcal only.
+It connects again after failures. Each request gives one line of JSON on stdout, with
+time, run, method, eps charged and outcome. Everything else is logged on stderr.
+
+SIGHUP reads SITE.toml, rows, roster and ledger again. SIGTERM ends the site after the
+message under way; the exit code is 3 if rows did not fit a request and counted as zero,
+which only this process knows.
+"""
+
+SITE_EXAMPLES = """\
+examples:
+  skfedcal flower doctor --site site.toml
+  skfedcal site site.toml >> requests.jsonl
+"""
+
+
+def add_site_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``skfedcal site``."""
+    parser.add_argument("file", metavar="SITE.toml", help="configuration of the site")
+
+
+def run_site(args: argparse.Namespace, console: Console) -> int:
+    """Serve until a signal comes."""
+    from skfedcal.federation.flower_node import check_version
+    from skfedcal.federation.live import LiveSite, Stop, fleet_node, serve
+
+    check_version()
+    logging.basicConfig(
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(message)s",
+        level=logging.WARNING,
+    )
+    level = logging.WARNING if console.quiet else logging.INFO
+    logging.getLogger("skfedcal").setLevel(level)
+    stop = Stop()
+    stop.catch_signals()
+    site = LiveSite(args.file, write=lambda line: print(line, flush=True))
+    fleet_node(site.config).close()  # wrong entries are errors now, not later
+    console.progress(f"{site.name} answers at {site.config['flower']}")
+    serve(site, lambda: fleet_node(site.config), stop)
+    if not site.n_zeros:
+        return 0
+    console.warning(
+        f"{site.n_zeros} answers were given in which rows of this site counted as "
+        "zero; the lines on stdout and the log say why."
+    )
+    return EXIT_ZEROS
+
+
+SITE = Command(
+    name="site",
+    summary="be a site of a federation that answers requests",
+    description=SITE_DESCRIPTION,
+    examples=SITE_EXAMPLES,
+    add_options=add_site_options,
+    run=run_site,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 from skfedcal._table import text_pairs, text_table
@@ -15,12 +16,16 @@ Verify a privacy ledger and print what was spent.
 All records are checked from the first on. The last line of the result is the head, the
 hash of the last record. Store it where it cannot be changed together with the file, and
 pass it later as --head: a file that was cut or put back to an older copy is refused.
+
+--create begins an empty ledger. A site refuses to start without the file of its ledger,
+as a lost one would mean a fresh budget.
 """
 
 EXAMPLES = """\
 examples:
   skfedcal ledger ledger.jsonl
   skfedcal ledger ledger.jsonl --head "$(cat /safe/place/head)"
+  skfedcal ledger --create ledger.jsonl
 """
 
 LEDGER_FILE = "a ledger written by `skfedcal fit --ledger` or PrivacyLedger"
@@ -40,10 +45,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="D",
         help="delta at which eps is stated (default: that of the budget, else 1e-5)",
     )
+    parser.add_argument(
+        "--create", action="store_true", help="begin an empty ledger; FILE must be new"
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
     """Verify, add up and print."""
+    if args.create:
+        # Never an old one: `os.O_EXCL`.
+        os.close(os.open(args.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     check_input(args.file, LEDGER_FILE)
     from skfedcal.privacy import PrivacyLedger
 

@@ -18,10 +18,11 @@ import numpy as np
 
 from skfedcal._numerics import rows_look_like_proba
 from skfedcal._version import __version__
-from skfedcal.cli.flower.project import read_app, run_config
+from skfedcal.cli.flower.project import load_server, read_app, run_config
+from skfedcal.privacy.events import PureEvent
 
 if TYPE_CHECKING:
-    from skfedcal.federation import Roster, SitePolicy, SiteRows
+    from skfedcal.federation import RemoteClients, Roster, Site, SitePolicy, SiteRows
 
 Verdict = Literal["ok", "warn", "fail"]
 # Oldest versions that the extra allows, and the first that is not known to work.
@@ -175,18 +176,19 @@ def check_connections(environment: Mapping[str, str]) -> Iterator[Line]:
 
 def check_site(path: str) -> Iterator[Line]:
     """A site as its file configures it."""
+    from skfedcal.exceptions import LedgerCorruptedError
     from skfedcal.federation import Roster
     from skfedcal.federation.site import site_from_config, whole_config
 
     try:
         site = site_from_config({"site-config": path})
         config = whole_config({"site-config": path})
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, LedgerCorruptedError) as error:
         yield Line("fail", "site", str(error))
         return
     yield Line("ok", "site", f"{site.name}: {site.policy}")
     yield from check_policy(site.policy)
-    yield from check_rows(str(config["data-path"]), site.policy)
+    yield from check_rows(str(config["data-path"]), site.policy, config.get("classes"))
     if "roster" not in config:
         text = "none: the server is trusted to pass on the keys of the other sites"
         yield Line("warn", "roster", text)
@@ -198,7 +200,47 @@ def check_site(path: str) -> Iterator[Line]:
             "ledger",
             "none: the site does not record the privacy that its answers spend",
         )
-    yield from check_secret_file(str(config.get("site-key", "")))
+    else:
+        yield from check_ledger(site)
+    if site.ready is None:
+        text = "not declared: write ready = true once all lines here are right"
+        yield Line("warn", "ready", text)
+    for name in ("site-key", "node-key"):
+        yield from check_secret_file(str(config.get(name, "")))
+    if "flower" in config:
+        yield from check_live(config)
+
+
+def check_ledger(site: Site) -> Iterator[Line]:
+    """Whether the ledger of a site covers anything under the budget of its file."""
+    from skfedcal.exceptions import BudgetExceededError, LedgerCorruptedError
+
+    ledger = site.ledger
+    if ledger is None or ledger.budget is None:
+        return
+    eps, delta = ledger.budget
+    try:
+        # The smallest debit: what refuses it refuses everything.
+        ledger.check_debit(PureEvent(0.0), label="doctor")
+        text = f"eps {ledger.spent():.4g} of {eps:g} spent at delta {delta:g}"
+        yield Line("ok", "ledger", f"{len(ledger)} debits, {text}")
+    except BudgetExceededError as error:
+        yield Line("fail", "ledger", str(error))
+    except (ValueError, LedgerCorruptedError) as error:
+        yield Line("fail", "ledger", f"no request can be paid: {error}")
+
+
+def check_live(config: Mapping[str, Any]) -> Iterator[Line]:
+    """Whether ``skfedcal site`` could start."""
+    from skfedcal.federation.live import fleet_node
+
+    try:
+        fleet_node(config).close()
+    except (ValueError, OSError, ImportError) as error:
+        yield Line("fail", "live site", str(error))
+    else:
+        tls = "TLS" if "root-certificates" in config else "without TLS"
+        yield Line("ok", "live site", f"{config['flower']}, {tls}")
 
 
 def check_policy(policy: SitePolicy) -> Iterator[Line]:
@@ -225,7 +267,7 @@ def check_policy(policy: SitePolicy) -> Iterator[Line]:
             yield Line("warn", name, "true: safe in simulations only")
 
 
-def check_rows(path: str, policy: SitePolicy) -> Iterator[Line]:
+def check_rows(path: str, policy: SitePolicy, classes: Any = None) -> Iterator[Line]:
     """Rows of a site that would send zeros, which nobody but the site is told."""
     from skfedcal.clients.arrays import usable_rows
     from skfedcal.federation import SiteRows
@@ -242,7 +284,7 @@ def check_rows(path: str, policy: SitePolicy) -> Iterator[Line]:
         f"{len(rows)} rows of {width} columns",
         f"{path} is empty",
     )
-    yield from check_labels(rows, policy)
+    yield from check_labels(rows, policy, classes)
     known = policy.classes
     if known is not None and rows.kind != "features":
         yield _judged(
@@ -268,29 +310,58 @@ def check_rows(path: str, policy: SitePolicy) -> Iterator[Line]:
     )
     if rows.kind == "logits" and len(rows) and rows_look_like_proba(rows.scores):
         yield Line(
-            "warn",
+            "fail",
             "logits",
-            "all rows are non-negative and sum to 1: they look like probabilities. "
-            "Store them as 'proba'",
+            "all rows are non-negative and sum to 1: they are probabilities. Store "
+            "them as 'proba'",
         )
 
 
-def check_labels(rows: SiteRows, policy: SitePolicy) -> Iterator[Line]:
-    """Whether a file has labels that the policy does not know."""
-    known = policy.classes
+def check_labels(
+    rows: SiteRows, policy: SitePolicy, classes: Any = None
+) -> Iterator[Line]:
+    """Whether labels are those of the policy, and of the type that its file has."""
+    labels, known = rows.labels, policy.classes
+    width = rows.scores.shape[1]
     if known is None:
+        n_labels = len(set(labels.tolist()))
+        if rows.kind != "features" and n_labels not in (width, width + 1):
+            text = (
+                f"{width} columns of scores, and {n_labels} different labels: name the "
+                "classes in the file of the site, so that this can be checked"
+            )
+            too_many = n_labels > width + 1
+            yield Line("fail" if too_many else "warn", "columns", text)
         return
-    labels = rows.labels
-    odd = sorted({str(label) for label in labels.tolist()} - set(known))
+    # A text with commas does not tell numbers from strings.
+    typed = classes if isinstance(classes, list) else []
+    wanted = {isinstance(label, str) for label in typed}
+    as_text = labels.dtype.kind == "U"
+    if len(labels) and wanted and wanted != {as_text}:
+        here, there = ("texts", "numbers") if as_text else ("numbers", "texts")
+        yield Line(
+            "fail",
+            "labels",
+            f"the labels of the file are {here}, the classes of the site are {there}: "
+            "no row would count",
+        )
+        return
+    named = np.array([_name(label) for label in labels.tolist()], dtype=object)
+    odd = sorted(set(named) - set(known))
     found = f"{len(labels)} rows of {len(known)} classes"
     text = ""
     if odd:
-        n_odd = int(sum(str(label) in odd for label in labels.tolist()))
         text = (
             f"the file has the label {odd[0]!r}, which is not one of the classes: "
-            f"{n_odd} rows would count as zero"
+            f"{int(np.isin(named, odd).sum())} rows would count as zero"
         )
     yield _judged(not odd, "classes", found, text)
+
+
+def _name(label: Any) -> str:
+    """Label as the policy writes it: 1.0 and True are the class 1."""
+    whole = not isinstance(label, str) and label == label and abs(label) < 2**53
+    return str(int(label)) if whole and label == int(label) else str(label)
 
 
 def check_secret_file(path: str) -> Iterator[Line]:
@@ -412,3 +483,52 @@ def _issued(ca: Any, certificate: Any) -> Line:
     except (ValueError, TypeError, InvalidSignature):
         return Line("fail", "certificate", "was not issued by the authority")
     return Line("ok", "certificate", "was issued by the authority")
+
+
+def check_sites(sites: RemoteClients) -> Iterator[Line]:
+    """What connected sites say about themselves: version and readiness."""
+    transport: Any = sites.transport
+    for name, greeting in sorted(transport.greetings.items()):
+        version = str(greeting.get("version"))[:50]
+        declared = {"yes": "declared ready", "no": "declared not ready"}
+        state = declared.get(str(greeting.get("ready")), "readiness not declared")
+        text = f"skfedcal {version}, {state}"
+        same = version == __version__
+        if not same:
+            text += f"; this is {__version__}"
+        ready = state == "declared ready" and same
+        verdict: Verdict = "ok" if ready else "warn"
+        yield Line("fail" if "not ready" in state else verdict, f"site {name}", text)
+
+
+def check_run(
+    sites: RemoteClients, folder: str, config: Mapping[str, Any]
+) -> Iterator[Line]:
+    """Whether sites would answer the run of an app, by their policies and budgets."""
+    from skfedcal.federation.messages import PreflightEnd
+
+    transport: Any = sites.transport
+    names = [str(name) for name in transport.ids()]
+    module = load_server(folder)
+    transport.preflight = "only"
+    try:
+        module.ask(sites, config)
+    except PreflightEnd as end:
+        for name in names:
+            fault = end.faults.get(name, "")
+            text = fault or "would answer the first request"
+            yield Line("fail" if fault else "ok", f"run at {name}", text)
+        n_left = len(names) - len(end.faults)
+        yield _judged(
+            n_left >= end.least,
+            "run",
+            f"{n_left} of {len(names)} sites would answer, {end.least} must",
+        )
+    else:
+        yield Line(
+            "fail",
+            "run",
+            "would ask no site: noise that hides one unit of so few leaves less than "
+            "what is known beforehand. Hide rows (unit = 'example'), or use a larger "
+            "eps",
+        )

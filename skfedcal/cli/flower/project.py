@@ -6,7 +6,9 @@ import re
 import tomllib
 from collections.abc import Sequence
 from importlib.resources import files
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from skfedcal._version import __version__
@@ -101,6 +103,29 @@ def changed_config(folder: str, settings: Sequence[str]) -> dict[str, Any]:
             )
         config |= entries
     return config
+
+
+def load_server(folder: str) -> ModuleType:
+    """Module of the server app, which is the operator's own code.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the app has none.
+    """
+    path = Path(folder) / "server.py"
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file.")
+    spec = spec_from_file_location("skfedcal_server_app", path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, "ask"):
+        raise ValueError(
+            f"{path} has no function ask(sites, config), which a check tries. Take it "
+            "from an app of `skfedcal flower init`."
+        )
+    return module
 
 
 ROSTER, OPERATOR = "roster.json", "operator.key"

@@ -33,6 +33,24 @@ def main(grid: Grid, context: Context) -> None:
     sites = RemoteClients(
         transport, n_rows=config["n-rows"] or None, operator=operator(config)
     )
+    result, out = ask(sites, config), Path(config["out"])
+    if hasattr(result, "predict_proba"):
+        result.save(out)  # for skfedcal.load
+        text = f"{config['method']}, {result.n_rounds_} rounds\n{result.privacy_!r}"
+        if not getattr(result, "improves_", True):
+            text += "\nnot distinguishable from noise: predictions are unchanged"
+    elif hasattr(result, "to_json"):
+        out.write_text(result.to_json())  # for ScoreHistogram.from_json
+        text = f"{result!r}\n{answers(result)}\n{result.privacy_!r}"
+    else:
+        out.write_text(json.dumps(plain(result)))
+        text = f"{config['method']}: {result!r}"
+    out.with_suffix(".txt").write_text(text + "\n")
+    print(f"{text}\nwritten to {out.resolve()}", flush=True)
+
+
+def ask(sites, config):
+    """Fit or evaluate; also what ``skfedcal flower check`` tries."""
     method = getattr(skfedcal, config["method"])
     options = {
         "classes": json.loads(config["classes"]),
@@ -42,23 +60,11 @@ def main(grid: Grid, context: Context) -> None:
         "runner": runner(config),
         **json.loads(config["options"]),
     }
-    out = Path(config["out"])
     if hasattr(method, "predict_proba"):
-        result = method(**options).fit(sites)
-        result.save(out)  # for skfedcal.load
-        text = f"{config['method']}, {result.n_rounds_} rounds\n{result.privacy_!r}"
-        if not getattr(result, "improves_", True):
-            text += "\nnot distinguishable from noise: predictions are unchanged"
-    elif hasattr(method, "to_json"):
-        result = method.fit(sites, **options)
-        out.write_text(result.to_json())  # for ScoreHistogram.from_json
-        text = f"{result!r}\n{answers(result)}\n{result.privacy_!r}"
-    else:
-        result = method(sites, **options)
-        out.write_text(json.dumps(plain(result)))
-        text = f"{config['method']}: {result!r}"
-    out.with_suffix(".txt").write_text(text + "\n")
-    print(f"{text}\nwritten to {out.resolve()}", flush=True)
+        return method(**options).fit(sites)
+    if hasattr(method, "to_json"):
+        return method.fit(sites, **options)
+    return method(sites, **options)
 
 
 def runner(config):
