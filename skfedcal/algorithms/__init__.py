@@ -9,8 +9,8 @@ from skfedcal.methods.registry import FAMILIES, algorithms
 
 # Names of the old path: later algorithms never were here.
 _NAMES = """
-AccuracyRoot BiasTemperatureNewton BiasTemperaturePosterior BiasTemperatureResidual
-BlockSpec CellRows ClassHistograms ClassMoments ClassResiduals EceGrid
+AccuracyRoot BiasTemperatureNewton BiasTemperatureResidual BlockSpec CellRows
+ClassHistograms ClassMoments ClassResiduals EceGrid
 FederatedAlgorithm GapParts LocalAverage MLPAveraging MatrixMap NoiseLaw
 OneVsRestCounts OrderPreservingMap PooledFit ScoreCounts Sums TemperatureAverage
 TemperatureGrid TemperatureNewton TemperaturePosterior TemperatureSearch TopBinCounts

@@ -168,9 +168,6 @@ METHODS = {
     ),
     "bias": _calibrator("FedBiasTempCalibrator"),
     "clipped bias": _calibrator("FedBiasTempCalibrator", clip=0.04),
-    "bias, clip, private prior": _calibrator(
-        "FedBiasTempCalibrator", clip=0.04, class_prior="private"
-    ),
     "shape": _calibrator("FedShapeCalibrator", rounds=None),
     "shape, matrix": _calibrator("FedShapeCalibrator", rounds=None, matrix=True),
     "bias, residual": _calibrator("FedBiasTempCalibrator", residual="bins"),

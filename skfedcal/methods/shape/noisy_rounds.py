@@ -1,5 +1,10 @@
 """Temperature, class biases and shared shape under noise: three stages, one payment.
 
+The residuals ``onehot - p`` of a client with skewed labels reflect its skew more than
+the error of the model. The client knows its own label frequencies, however: relative to
+``softmax(z / T + b + log(own / prior))``, its residual reflects the error of the model
+and not the skew. It is several times shorter, and so loses less to clipping and noise.
+
 Every stage releases means over clients of vectors of L2 norm at most 1; shares of the
 budget add up in mu squared. What follows a release is the posterior mean under a prior
 with a spike at "nothing to correct", so that noise alone moves the map by little. One
@@ -20,15 +25,16 @@ from skfedcal.methods.bias_temperature.bias_moments import BIAS_BOUND
 from skfedcal.methods.bias_temperature.rounds import (
     centred,
     label_counts,
-    label_offsets,
+    label_ratios,
 )
-from skfedcal.methods.shape.rounds import row_log_proba
+from skfedcal.methods.shape.rounds import row_log_weights
 from skfedcal.methods.shape.shape_features import (
     N_FEATURES,
     SHAPE_SD,
+    WHITEN,
     order_keeping,
     raw_shape,
-    whitened_features,
+    shape_features,
 )
 from skfedcal.methods.temperature import posterior
 from skfedcal.methods.temperature.moments import LOG_BOUND, row_sums
@@ -43,28 +49,31 @@ from skfedcal.methods.temperature.posterior import (
 MAP_SIGNAL = 8.0
 # Division of mu squared over temperature, biases and shape: in general, without biases,
 # without a shape, and of the temperature alone.
-SHARES, SHARES_ORDER = (0.22, 0.5, 0.28), (0.4, 0.0, 0.6)
-SHARES_BIAS, SHARES_TEMPERATURE = (0.23, 0.77, 0.0), (1.0, 0.0, 0.0)
-# Releases of temperature and biases together, along a line, and of the shape.
-_JOINT, _LINE, _SHAPE = 5, 2, 3
+SHARES, SHARES_ORDER = (0.2, 0.54, 0.26), (0.4, 0.0, 0.6)
+SHARES_BIAS, SHARES_TEMPERATURE = (0.15, 0.85, 0.0), (1.0, 0.0, 0.0)
+# The part of the temperature grows with its distance from 1, up to a limit.
+_FAR, _MOST_FAR = 0.25, 8.0
+# Releases of temperature and biases together, without a shape and with one; along a
+# line; of the shape.
+_ALONE, _JOINT, _LINE, _SHAPE = 5, 3, 1, 2
 
 # Bound on the length of a client's mean residual; unit of the mean of 1 - sum p^2 in
 # the same vector; bound on the residual of few rows, by the noise: one row has at most
 # 1.4.
-_RESIDUAL_CLIP, _GINI_UNIT = 0.04, 0.45
+RESIDUAL_CLIP, _GINI_UNIT = 0.04, 0.45
 _RESIDUAL_SUM, _RESIDUAL_RANGE = 0.4, (0.5, 3.5)
 # Spread of biases, log-uniform, and of those of a model that favours no class; prior
 # weight of the latter. Rows of a usual client, for chance in its labels.
 _SPREADS, _SPIKE_SPREAD = np.geomspace(0.08, 1.0, 40), 0.03
-BIAS_SPIKE = 0.5
+BIAS_SPIKE = 0.3
 _USUAL_ROWS = 50
 # Root mean square move of the biases at which the temperature's past releases count
 # half.
-_HALF_MOVE = 0.2
+_HALF_MOVE = 0.3
 # Where class frequencies are not known: bound on a client's mean slope along the biases
 # that equal frequencies would have, on that of few rows, prior weight of no bias, and
 # the part of mu squared that all other stages give.
-_LINE_CLIP, _LINE_SUM, _LINE_SPIKE, _LINE_SHARE = 0.2, 1.0, 0.3, 0.14
+_LINE_CLIP, _LINE_SUM, _LINE_SPIKE, _LINE_SHARE = 0.2, 1.0, 0.3, 0.18
 # Unit of the curvature along them; error of the model; mean and spread of the part of
 # them that is right.
 _LINE_UNIT, _LINE_ERROR, _LINE_BEND = 0.3, 0.05, 0.3
@@ -81,6 +90,8 @@ _NOISE, _POWER = 0.03, -0.5
 
 _UPPER = np.triu_indices(N_FEATURES)
 _DIAGONAL = [0, 3, 5]
+# Place of an entry of the curvature among the sums of the shape.
+_PLACE = N_FEATURES + np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +163,7 @@ class ShapePosterior:
     prior: Class frequencies of the population; empty if they are not known.
     keep_order: Scale the shape down until the order of classes cannot change.
     n_rounds: Releases.
+    clip: Bound on the length of a client's mean residual.
     """
 
     signal: float = 20.0
@@ -159,11 +171,12 @@ class ShapePosterior:
     prior: tuple[float, ...] = ()
     keep_order: bool = False
     n_rounds: int = _JOINT + _LINE + _SHAPE
+    clip: float = RESIDUAL_CLIP
 
     @property
     def stages(self) -> tuple[int, int, int]:
         """Releases of temperature and biases, along the line, and of the shape."""
-        line = _LINE if self._asks_line else 0
+        line = _line_rounds(self.weights, self.prior)
         shape = min(_SHAPE, (self.n_rounds - line) // 2) if self.weights[2] else 0
         if self.n_rounds < line + 2 * (shape > 0) + 1:
             return self.n_rounds, 0, 0
@@ -173,7 +186,7 @@ class ShapePosterior:
     def shares(self) -> tuple[float, ...]:
         """Division of the budget over rounds."""
         _, line, shape = self.stages
-        if not line and not shape:
+        if not shape:
             return ()  # all rounds alike, also with partial cohorts
         rest = 1 - _LINE_SHARE * (line > 0)
         last = self.weights[2] / sum(self.weights) if shape else 0.0
@@ -230,6 +243,8 @@ class ShapePosterior:
         if not second:
             return {"slopes": slopes}
         n_values = len(broadcast["bias"]) + 1
+        far = abs(float(broadcast["log_beta"])) / _FAR
+        first *= min(max(far, 1.0), _MOST_FAR)
         # Noise is divided by the root of size times weight.
         weight = (first / second) ** 2 * n_values / 2
         return {
@@ -244,6 +259,7 @@ class ShapePosterior:
         if len(self.weights) != 3 or not self.weights[0] > 0 <= min(self.weights):
             raise ValueError(f"weights={self.weights} must be three, the first above 0")
         check_range("n_rounds", self.n_rounds, 1, 1000)
+        check_range("clip", self.clip, 1e-6, 1e6)
         own = {
             "log_beta": Field(low=-LOG_BOUND, high=LOG_BOUND),
             "bound": Field(low=1e-3, high=1e3),
@@ -268,7 +284,7 @@ class ShapePosterior:
             out = np.zeros((len(clients), N_FEATURES + len(_UPPER[0])))
             for block in clients.blocks(_CELLS):
                 out[block.clients] += _shape_sums(broadcast, block, beta)
-            return {"shape": out / (bound + _SLOPE_CLIP * sizes)}
+            return {"shape": _whitened(out) / (bound + _SLOPE_CLIP * sizes)}
         clip = float(broadcast["clip"])
         divisor = bound + clip * np.maximum(sizes, 1)
         unit = np.array([1.0, clip / CURVATURE_UNIT])
@@ -278,16 +294,17 @@ class ShapePosterior:
                 out[block.clients] += _line_sums(broadcast, block, beta)
             line = out[:, :2] / (_LINE_SUM + _LINE_CLIP * sizes)
             return {"line": line, "slopes": out[:, 2:] * unit / divisor}
+        if not self.weights[1]:
+            return self._temperature.query(broadcast, clients)
         counts = label_counts(clients)
-        offset = label_offsets(counts, broadcast["prior"])
+        ratio = label_ratios(counts, broadcast["prior"])
         sums = np.zeros((len(clients), clients.n_classes + 3))
         for block in clients.blocks():
-            sums[block.clients] += _joint_sums(broadcast, block, beta, offset)
-        sums[:, : clients.n_classes] += counts
+            sums[block.clients] += _joint_sums(broadcast, block, beta, ratio)
+        sums[:, : clients.n_classes] = counts - sums[:, : clients.n_classes]
         slopes = sums[:, -2:] * unit / divisor
-        if not self.weights[1]:
-            return {"slopes": slopes}
-        few = float(broadcast["sum_bound"]) + _RESIDUAL_CLIP * sizes
+        sums[:, -3] *= self.clip / _GINI_UNIT
+        few = float(broadcast["sum_bound"]) + self.clip * sizes
         return {"residual": sums[:, :-2] / few, "slopes": slopes}
 
     def update(self, state: ShapeState, total: Sums, n_clients: int) -> ShapeState:
@@ -346,8 +363,8 @@ class ShapePosterior:
         """Add one release to the estimate of the biases, and shrink it anew."""
         n_free = max(len(state.bias) - 1, 1)
         n_done = state.rounds + 1
-        gini = state.gini + float(mean[-1]) * _GINI_UNIT / _RESIDUAL_CLIP
-        unit = noise * _GINI_UNIT / _RESIDUAL_CLIP
+        gini = state.gini + float(mean[-1]) * _GINI_UNIT / self.clip
+        unit = noise * _GINI_UNIT / self.clip
         # Not below its own noise; the mean eigenvalue where biases add up to 0.
         curvature = max(gini / n_done, unit / sqrt(n_done)) / n_free
         root = np.clip(state.bias + centred(mean[:-1]) / curvature, -3.0, 3.0)
@@ -355,9 +372,9 @@ class ShapePosterior:
         weighted = state.weighted + weight * root
         precision = state.bias_precision + weight
         raw = centred(weighted / precision)
-        chance = 1 / (_USUAL_ROWS * n_clients * curvature * _RESIDUAL_CLIP)
+        chance = 1 / (_USUAL_ROWS * n_clients * curvature * self.clip)
         bias = raw * bias_shrinkage(float(raw @ raw), n_free, 1 / precision + chance)
-        gain = 0.5 * curvature * _RESIDUAL_CLIP * float(bias @ bias)
+        gain = 0.5 * curvature * self.clip * float(bias @ bias)
         return replace(
             state,
             bias=bias,
@@ -369,7 +386,7 @@ class ShapePosterior:
 
     @property
     def _asks_line(self) -> bool:
-        return not self.prior and self.weights[1] > 0
+        return self.stages[1] > 0
 
     def _slope_bias(self, state: ShapeState) -> Array:
         """Biases at which the temperature is asked for.
@@ -475,11 +492,17 @@ def planned_stages(
     weights: tuple[float, ...],
     prior: tuple[float, ...] = (),
     keep_order: bool = False,
+    clip: float = RESIDUAL_CLIP,
 ) -> ShapePosterior:
     """Stages with as many rounds as they need, see `ShapePosterior`."""
-    line = _LINE * (weights[1] > 0 and not prior)
-    n_rounds = _JOINT + line + _SHAPE * (weights[2] > 0)
-    return ShapePosterior(signal, weights, prior, keep_order, n_rounds)
+    line = _line_rounds(weights, prior)
+    n_rounds = line + (_JOINT + _SHAPE if weights[2] else _ALONE)
+    return ShapePosterior(signal, weights, prior, keep_order, n_rounds, clip)
+
+
+def _line_rounds(weights: tuple[float, ...], prior: tuple[float, ...]) -> int:
+    """Releases along biases that rest on an assumption about class frequencies."""
+    return 0 if prior or not weights[1] else _LINE
 
 
 def bias_shrinkage(length: float, n_free: int, variance: float) -> float:
@@ -532,62 +555,91 @@ def _regular_hessian(upper: Array, variance: float) -> tuple[Array, float]:
 
 
 def _joint_sums(
-    broadcast: Arrays, block: Block, beta: float, offset: Array | None
+    broadcast: Arrays, block: Block, beta: float, ratio: Array | None
 ) -> Array:
-    """Sums over a client's rows: residuals, curvature, slope and bend of T."""
-    logs = row_log_proba(block, beta)
-    scores = logs + broadcast["bias"][:, None]
-    if offset is not None:
-        own = offset[block.clients]
-        scores += np.repeat(own, np.diff(block.offsets), axis=0).T
-    adjusted = _softmax_columns(scores)
-    gini = 1 - row_sums(adjusted * adjusted, True)
-    gini *= _RESIDUAL_CLIP / _GINI_UNIT
-    plain = _softmax_columns(logs + broadcast["slope_bias"][:, None])
-    slopes = _temperature_slopes(block, logs, plain)
-    return block.sum_by_client(np.vstack([-adjusted, gini, *slopes]))
+    """Sums over a client's rows: probabilities, curvature, slope and bend of T."""
+    logs, weights = row_log_weights(block, beta)
+    tilt = np.exp(broadcast["bias"])[:, None]
+    if ratio is not None:
+        own = ratio[block.clients].T * tilt
+        tilt = np.repeat(own, np.diff(block.offsets), axis=1)
+    out = np.empty((len(logs) + 3, logs.shape[1]))
+    adjusted = out[: len(logs)]
+    np.multiply(weights, tilt, out=adjusted)
+    adjusted /= row_sums(adjusted, True)
+    out[-3] = 1 - row_sums(adjusted * adjusted, True)
+    out[-2:] = _temperature_slopes(broadcast["slope_bias"], block, logs, weights)
+    return block.sum_by_client(out)
 
 
-def _temperature_slopes(block: Block, logs: Array, proba: Array) -> tuple[Array, Array]:
-    """Slope and curvature of each row's loss in ``log(1 / T)``."""
-    weighted = proba * logs
-    mean = row_sums(weighted, True)
-    bend = row_sums(weighted * logs, True) - mean**2
+def _temperature_slopes(
+    bias: Array, block: Block, logs: Array, weights: Array
+) -> tuple[Array, Array]:
+    """Slope and curvature of each row's loss in ``log(1 / T)``, at these biases."""
+    proba = _tilted(weights, bias)
+    proba *= logs
+    mean = row_sums(proba, True)
+    proba *= logs
+    bend = row_sums(proba, True) - mean**2
     return mean - logs[block.labels, np.arange(logs.shape[1])], bend
 
 
 def _line_sums(broadcast: Arrays, block: Block, beta: float) -> Array:
     """Sums over a client's rows: slopes and curvatures along biases, and of T."""
-    along, logs = broadcast["direction"][:, None], row_log_proba(block, beta)
-    proba = _softmax_columns(logs + broadcast["bias"][:, None])
-    mean = row_sums(proba * along, True)
-    bend = row_sums(proba * along**2, True) - mean**2
+    along, bias = broadcast["direction"][:, None], broadcast["bias"]
+    logs, weights = row_log_weights(block, beta)
+    proba = _tilted(weights, bias)
+    proba *= along
+    mean = row_sums(proba, True)
+    proba *= along
+    bend = row_sums(proba, True) - mean**2
     slope = mean - broadcast["direction"][block.labels]
     line = slope, bend * (_LINE_CLIP / _LINE_UNIT)
-    return block.sum_by_client(
-        np.array([*line, *_temperature_slopes(block, logs, proba)])
-    )
+    slopes = _temperature_slopes(bias, block, logs, weights)
+    return block.sum_by_client(np.array([*line, *slopes]))
 
 
 def _shape_sums(broadcast: Arrays, block: Block, beta: float) -> Array:
-    """Sums over a client's rows: slope and curvature in the whitened shape."""
-    logs = row_log_proba(block, beta)
-    planes = whitened_features(logs)
-    scores = logs + broadcast["bias"][:, None]
-    for weight, plane in zip(broadcast["theta"], planes, strict=True):
-        scores += weight * plane
-    proba = _softmax_columns(scores)
+    """Sums over a client's rows: slope and curvature in the features of the shape."""
+    logs, weights = row_log_weights(block, beta)
+    planes = shape_features(logs)
+    theta = raw_shape(broadcast["theta"])
+    if theta.any():
+        scores = logs + broadcast["bias"][:, None]
+        for weight, plane in zip(theta, planes, strict=True):
+            scores += weight * plane
+        scores -= scores.max(axis=0)
+        proba = _tilted(np.exp(scores, out=scores), np.zeros(len(logs)))
+    else:
+        proba = _tilted(weights, broadcast["bias"])
     own = block.labels, np.arange(logs.shape[1])
+    out = np.empty((N_FEATURES + len(_UPPER[0]), logs.shape[1]))
     weighted = [proba * plane for plane in planes]
     means = [row_sums(w, True) for w in weighted]
-    rows = [m - plane[own] for m, plane in zip(means, planes, strict=True)]
-    for a, b in zip(*_UPPER, strict=True):
-        bend = row_sums(weighted[a] * planes[b], True) - means[a] * means[b]
-        rows.append(bend / _HESSIAN_UNIT)
-    return block.sum_by_client(np.array(rows))
+    for i, (mean, plane) in enumerate(zip(means, planes, strict=True)):
+        out[i] = mean - plane[own]
+    for k, (a, b) in enumerate(zip(*_UPPER, strict=True)):
+        np.multiply(weighted[a], planes[b], out=proba)
+        out[N_FEATURES + k] = row_sums(proba, True) - means[a] * means[b]
+    return block.sum_by_client(out)
 
 
-def _softmax_columns(scores: Array) -> Array:
-    scores = np.exp(scores - scores.max(axis=0))
-    scores /= row_sums(scores, True)
-    return scores
+def _whitened(sums: Array) -> Array:
+    """Slopes and curvatures in the whitened features, from those in the features."""
+    out = np.zeros_like(sums)
+    for i in range(N_FEATURES):
+        for m in range(i, N_FEATURES):
+            out[:, i] += WHITEN[m, i] * sums[:, m]
+    for k, (a, b) in enumerate(zip(*_UPPER, strict=True)):
+        for m in range(a, N_FEATURES):
+            for j in range(b, N_FEATURES):
+                weight = WHITEN[m, a] * WHITEN[j, b] / _HESSIAN_UNIT
+                out[:, N_FEATURES + k] += weight * sums[:, _PLACE[m, j]]
+    return out
+
+
+def _tilted(weights: Array, bias: Array) -> Array:
+    """Probabilities in proportion to ``weights exp(bias)``."""
+    out: Array = weights * np.exp(bias)[:, None]
+    out /= row_sums(out, True)
+    return out

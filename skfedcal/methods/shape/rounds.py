@@ -576,13 +576,19 @@ def _size(kind: str, n_classes: int) -> int:
 
 def row_log_proba(block: Block, scale: float) -> Array:
     """Logarithm of the probabilities at inverse temperature `scale`, classes first."""
+    return row_log_weights(block, scale)[0]
+
+
+def row_log_weights(block: Block, scale: float) -> tuple[Array, Array]:
+    """Logarithm of the probabilities, and a multiple of those of each row."""
     gaps = np.array(block.rows.T, dtype=np.float64, order="C")
     with np.errstate(over="ignore"):  # 1e308 - (-1e308): clipped right below
         gaps -= gaps.max(axis=0, initial=-np.inf)
     np.maximum(gaps, -MAX_SPAN, out=gaps)
     gaps *= scale
-    gaps -= np.log(row_sums(np.exp(gaps), True))
-    return gaps
+    weights = np.exp(gaps)
+    gaps -= np.log(row_sums(weights, True))
+    return gaps, weights
 
 
 def _shaped_rows(

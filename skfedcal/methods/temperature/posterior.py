@@ -40,9 +40,9 @@ _SPREAD, _CUT, _CURVATURE = 0.1, 0.4, 0.15
 _MODEL, _TILT, _BEND = 0.01, 0.1, 0.25
 # Median and spread of the curvature at the optimum.
 _H_MEDIAN, _H_LOG_SD = 0.5, 0.75
-# Prior weight of a model that is calibrated already; the second one where the number of
-# clients times mu is below the third number.
-_SPIKE, _STRICT_SPIKE, _STRICT_BELOW = 0.8, 0.9, 1.5
+# Prior weight of a model that is calibrated already, and its value where the number of
+# clients times mu is below a number: noise is then as long as a useful correction.
+_SPIKE, _STRICT_SPIKES = 0.8, {1.5: 0.9, 4.0: 0.85}
 # Number of clients times mu below which a release says less than the prior.
 MIN_SIGNAL = 1.0
 
@@ -163,7 +163,8 @@ def spike_weight(signal: float) -> float:
 
     signal: Number of clients times mu, the GDP parameter of all releases together.
     """
-    return _STRICT_SPIKE if signal < _STRICT_BELOW else _SPIKE
+    strict = (weight for below, weight in _STRICT_SPIKES.items() if signal < below)
+    return next(strict, _SPIKE)
 
 
 def _clipped_mean(mean: Array, sd: Array) -> tuple[Array, Array]:

@@ -71,11 +71,15 @@ def test_it_mends_what_a_temperature_cannot(biased):
     assert accuracy > temperature[2] + 0.02
 
 
-def test_own_label_frequencies_are_what_pays(biased):
-    adjusted = mean_scores(biased, make_cal(class_prior=UNIFORM))
-    plain = mean_scores(biased, make_cal(class_prior=PLAIN))
-    assert adjusted[0] < 0.9 * plain[0]
-    assert adjusted[1] < plain[1]
+def test_frequencies_that_are_not_known_cost_little(biased):
+    # Measured: errors .016 and .018, losses .931 and .939; a temperature .025 and .974.
+    temperature = mean_scores(
+        biased, lambda s: FedTempCalibrator(0.5, classes=range(10), random_state=s)
+    )
+    known = mean_scores(biased, make_cal(0.5, class_prior=UNIFORM))
+    unknown = mean_scores(biased, make_cal(0.5, class_prior=PLAIN))
+    assert unknown[0] < 0.85 * temperature[0]
+    assert unknown[1] < min(known[1] + 0.03, temperature[1] - 0.03)
 
 
 def test_more_budget_comes_closer_to_the_exact_fit(biased):
@@ -122,15 +126,17 @@ def test_the_budget_is_paid_once_for_all_rounds(biased):
     }
 
 
-def test_a_private_prior_is_part_of_the_same_payment(biased):
+def test_unknown_frequencies_are_part_of_the_same_payment(biased):
     ledger = PrivacyLedger()
-    cal = make_cal(20.0, class_prior="private", ledger=ledger)(0).fit(biased.clients)
+    cal = make_cal(20.0, class_prior=None, ledger=ledger)(0).fit(biased.clients)
     assert cal.n_rounds_ == 6
-    assert list(cal.history_[0].total) == ["labels"]
+    assert list(cal.history_[-1].total) == ["line", "slopes"]
     assert ledger.spent(1e-5) == pytest.approx(20.0, rel=1e-3)
     # 100 clients with skewed labels: the mean of their frequencies is near uniform.
     near = make_cal(20.0)(0).fit(biased.clients)
     assert np.abs(cal.bias_ - near.bias_).max() < 1.0
+    same = make_cal(20.0, class_prior="private")(0).fit(biased.clients)
+    assert same.bias_.tolist() == cal.bias_.tolist()
 
 
 @pytest.mark.parametrize("prior", [None, "private", "uniform", range(1, 11)])
@@ -174,17 +180,6 @@ def test_the_prior_follows_the_columns():
         ({"class_prior": [{0: 1.0}] * 10}, "10 positive numbers"),
         ({"class_prior": "balanced"}, "class_prior"),
         ({"residual": "bins"}, "exact sums"),
-        (
-            {"class_prior": "private", "runner": FederatedRunner(n_rounds=1)},
-            "needs a separate round",
-        ),
-        (
-            {
-                "class_prior": "private",
-                "runner": FederatedRunner(cohort="permuted", cohort_size=50),
-            },
-            "every client takes part",
-        ),
     ],
 )
 def test_what_cannot_be_is_refused_before_it_is_paid(biased, options, message):
