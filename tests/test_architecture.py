@@ -190,12 +190,12 @@ def test_a_basename_stands_once():
 
 def test_files_are_no_fragments():
     modules = [n for n in FILES if not is_package(n)]
-    assert len(modules) <= 212
+    assert len(modules) <= 215
     # A file that one other file imports needs a reason, such as numpy alone at a site.
     importers = Counter(target for n in modules for target in internal(n) - {n})
     single = [n for n in modules if importers[n] == 1]
     lines = [len(FILES[n].read_text(encoding="utf-8").splitlines()) for n in single]
-    assert sum(count >= 40 for count in lines) <= 28
+    assert sum(count >= 40 for count in lines) <= 30
 
 
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")

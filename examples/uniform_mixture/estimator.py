@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from skfedcal.export.graph import softmax
 from skfedcal.methods.base import BaseCalibrator
+from skfedcal.methods.graph import softmax
 from uniform_mixture.rounds import MixtureScoring
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal.export.graph import Graph, Node
+from skfedcal.methods.graph import Graph, Node
 
 if TYPE_CHECKING:
     from onnx import ModelProto

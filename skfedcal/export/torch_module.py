@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from skfedcal.export.graph import Graph, Node
+from skfedcal.methods.graph import Graph, Node
 
 _PLAIN: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,

@@ -33,10 +33,10 @@ from skfedcal.clients.forms import (
 )
 from skfedcal.contract import Sums
 from skfedcal.exceptions import CalibrationWarning
-from skfedcal.export.graph import map_rows
 from skfedcal.federation.collecting import Collected, collect, collect_nothing
 from skfedcal.federation.history import RoundHistory
 from skfedcal.federation.runner import FederatedRunner, Schedule, check_settings
+from skfedcal.methods.graph import map_rows
 from skfedcal.methods.persistence import ExportMixin
 from skfedcal.methods.registry import load_object, method_of
 from skfedcal.privacy.models import PrivacyMixin

@@ -4,7 +4,7 @@ Each client holds back a fifth of its rows by a public hash (`own_rows.held_back
 `HeldBackFit` is any algorithm on the other rows; `MapLosses` sums the losses of rows
 before and after a map. `BaseCalibrator` asks for both through the aggregation path if
 `hold_back` is set. A request has the numbers of the map; the site finds its formula by
-the registry, in the module of the estimator, which it imports for nothing else.
+the registry, in the rounds of the method, which need numpy only.
 """
 
 from __future__ import annotations
@@ -300,7 +300,10 @@ def _centred(rows: Array) -> Array:
 
 def _mapped(path: str, values: Any, logits: Array) -> Array:
     """Carry out the formula of a map, found by its path: estimators are above."""
-    formula, map_rows = load_object(path), load_object("skfedcal.export.graph:map_rows")
+    formula, map_rows = (
+        load_object(path),
+        load_object("skfedcal.methods.graph:map_rows"),
+    )
     out: Array = map_rows(lambda rows: formula(values, rows), logits, lambda x, _: x)
     return out
 

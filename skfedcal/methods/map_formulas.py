@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skfedcal._numerics import MAX_SPAN
-from skfedcal.export.graph import log1p, log_sum_exp, softplus
+from skfedcal.methods.graph import log1p, log_sum_exp, softplus
 
 if TYPE_CHECKING:
-    from skfedcal.export.graph import Value
-    from skfedcal.methods.base import BaseCalibrator
+    from skfedcal.methods.graph import Value
 
 
 # The most even vector leaves the others this part less than an equal share, so that
@@ -122,7 +121,7 @@ def centred_rows(logits: Value) -> tuple[Value, Value]:
     return masked.choose(0.0, known - mean), masked
 
 
-def stretched(cal: BaseCalibrator, logits: Value, factors: Value, far: Value) -> Value:
+def stretched(cal: Any, logits: Value, factors: Value, far: Value) -> Value:
     """Multiply the gap below each class; masked entries are taken from `far`."""
     ranks = logits.argsort()
     ordered = logits.at_least(-MAX_SPAN).gather(ranks)

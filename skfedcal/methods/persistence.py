@@ -14,8 +14,8 @@ from skfedcal._json import check_format, read_file, write_file
 from skfedcal._numerics import ZERO_LOG
 from skfedcal._params import FrozenParams, check_choice
 from skfedcal._version import __version__
-from skfedcal.export.graph import Graph, Value, log_softmax, softmax
 from skfedcal.federation.history import RoundHistory
+from skfedcal.methods.graph import Graph, Value, log_softmax, softmax
 from skfedcal.methods.registry import load_object, method_of, methods
 
 if TYPE_CHECKING:

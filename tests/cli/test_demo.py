@@ -11,8 +11,8 @@ from scipy.special import softmax
 from sklearn.metrics import accuracy_score, log_loss
 
 import skfedcal
-from skfedcal.cli import _demo_experiment
-from skfedcal.cli._demo_experiment import (
+from skfedcal.cli.commands import _demo
+from skfedcal.cli.commands._demo import (
     DemoResult,
     DemoSize,
     digit_views,
@@ -67,7 +67,7 @@ def small():
 
 @pytest.fixture
 def small_demo(monkeypatch):
-    monkeypatch.setattr(_demo_experiment, "DemoSize", lambda: SMALL)
+    monkeypatch.setattr(_demo, "DemoSize", lambda: SMALL)
 
 
 @pytest.mark.filterwarnings("ignore:random_state")

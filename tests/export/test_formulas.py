@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from skfedcal.export import graph as formulas
-from skfedcal.export.graph import Graph, Node
+from skfedcal.methods import graph as formulas
+from skfedcal.methods.graph import Graph, Node
 
 torch = pytest.importorskip("torch")
 

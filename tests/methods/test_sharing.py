@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import expit, logit, softmax
 
-from skfedcal.export.graph import ArrayValue
 from skfedcal.methods import map_formulas
+from skfedcal.methods.graph import ArrayValue
 from skfedcal.methods.top_bins.estimator import share_rest, temper_to
 
 

@@ -12,13 +12,9 @@ from skfedcal._docs import documented
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.exceptions import CalibrationWarning
-from skfedcal.export.graph import log1p, log_softmax
 from skfedcal.methods.base import BaseCalibrator
 from skfedcal.methods.bias_temperature.rounds import (
-    KEPT,
-    LOWEST,
     N_BINS,
-    NODES,
     BiasTemperatureNewton,
     BiasTemperatureResidual,
 )
@@ -33,7 +29,6 @@ from skfedcal.methods.temperature.posterior import MIN_SIGNAL
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, InputType, Seed
     from skfedcal.contract import Array, FederatedAlgorithm
-    from skfedcal.export.graph import Value
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
     from skfedcal.privacy.ledger import PrivacyLedger
@@ -256,7 +251,6 @@ class FedBiasTempCalibrator(BaseCalibrator):
 
     def _check_restored(self) -> None:
         from skfedcal.methods.bias_temperature.bias_moments import BIAS_BOUND
-        from skfedcal.methods.bias_temperature.rounds import N_BINS
 
         n_classes = len(self.classes_)
         if type(self.temperature_) is not float or not 0 < self.temperature_ < np.inf:
@@ -305,33 +299,3 @@ def check_table(name: str, value: Array, shape: tuple[int, ...], bound: float) -
         raise ValueError(f"{name} has a wrong shape or type")
     if not (np.abs(value) <= bound).all():
         raise ValueError(f"{name} has values beyond {bound:g}")
-
-
-def bias_temperature(cal: FedBiasTempCalibrator, logits: Value) -> Value:
-    """A temperature, class biases and residual bins."""
-    order = cal._columns.astype(np.intp)
-    bias = np.empty_like(cal.bias_)
-    bias[order] = cal.bias_
-    out = logits / cal.temperature_ + bias
-    if cal.residual_ is None or not cal.residual_.any():
-        return out
-    table = np.empty_like(cal.residual_)
-    table[order] = cal.residual_
-    return _corrected(log_softmax(out), table)
-
-
-def _corrected(log_proba: Value, table: Array) -> Value:
-    """Probabilities plus the correction of the bins, as `rounds.corrected`."""
-    proba = log_proba.exp()
-    logit = log_proba - log1p(-proba.at_most(1.0))
-    place = (logit - NODES[0]).at_least(0.0).at_most(N_BINS - 1.0)
-    index = place.floor().at_most(N_BINS - 2.0)
-    part = place - index
-    cell = index + np.arange(len(table))[None] * N_BINS
-    change = cell.take_from(table) * (1.0 - part)
-    change += (cell + 1.0).take_from(table) * part
-    moved = proba + change * (proba / LOWEST).at_most(1.0)
-    raised = moved > proba * KEPT
-    return raised.choose(
-        raised.choose(moved.at_most(1.0), 1.0).log(), log_proba + np.log(KEPT)
-    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import e, exp, log
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from skfedcal.methods.bias_temperature.bias_moments import (
     gaps,
     unpack,
 )
+from skfedcal.methods.graph import Value, log1p, log_softmax
 from skfedcal.methods.temperature.moments import LOG_BOUND, row_sums
 
 # Points in log(1 / T) of the first round: close together where networks lie.
@@ -590,3 +592,36 @@ def _losses(block: Block, moments: SoftmaxMoments, table: Array) -> Array:
         moved = corrected(log_proba, strength * table)
         losses.append(np.log(row_sums(np.exp(moved), True)) - moved[own])
     return block.sum_by_client(np.array(losses))
+
+
+# The map
+
+
+def bias_temperature(cal: Any, logits: Value) -> Value:
+    """A temperature, class biases and residual bins."""
+    order = cal._columns.astype(np.intp)
+    bias = np.empty_like(cal.bias_)
+    bias[order] = cal.bias_
+    out = logits / cal.temperature_ + bias
+    if cal.residual_ is None or not cal.residual_.any():
+        return out
+    table = np.empty_like(cal.residual_)
+    table[order] = cal.residual_
+    return _corrected(log_softmax(out), table)
+
+
+def _corrected(log_proba: Value, table: Array) -> Value:
+    """Probabilities plus the correction of the bins, as `rounds.corrected`."""
+    proba = log_proba.exp()
+    logit = log_proba - log1p(-proba.at_most(1.0))
+    place = (logit - NODES[0]).at_least(0.0).at_most(N_BINS - 1.0)
+    index = place.floor().at_most(N_BINS - 2.0)
+    part = place - index
+    cell = index + np.arange(len(table))[None] * N_BINS
+    change = cell.take_from(table) * (1.0 - part)
+    change += (cell + 1.0).take_from(table) * part
+    moved = proba + change * (proba / LOWEST).at_most(1.0)
+    raised = moved > proba * KEPT
+    return raised.choose(
+        raised.choose(moved.at_most(1.0), 1.0).log(), log_proba + np.log(KEPT)
+    )

@@ -19,7 +19,6 @@ from skfedcal._docs import SharedDocs, documented
 from skfedcal._numerics import rare_flags
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.clients.arrays import read_array
-from skfedcal.export.graph import inside, log1p, softmax
 from skfedcal.methods.base import BaseCalibrator
 from skfedcal.methods.bins.bbq_table import Levels, bbq_table, joined_table
 from skfedcal.methods.bins.rounds import (
@@ -28,14 +27,12 @@ from skfedcal.methods.bins.rounds import (
     noticeable_gain,
     strictly_inside,
 )
-from skfedcal.methods.buckets import LOGIT_RANGE, ClassBins, bin_index, softmax64
-from skfedcal.methods.map_formulas import bin_of, log_odds
+from skfedcal.methods.buckets import ClassBins, bin_index, softmax64
 from skfedcal.privacy.models import CLIP_RANGE
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, FloatArray, InputType, Rows, Seed
     from skfedcal.contract import Array, FederatedAlgorithm
-    from skfedcal.export.graph import Value
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
     from skfedcal.methods.bins.rounds import BinTable, HistogramState
@@ -691,32 +688,3 @@ class FedBBQCalibrator(HistogramCalibrator):
         shape = (len(self.classes_), self.n_levels)
         if self.level_weights_.shape != shape or self.level_weights_.dtype != float:
             raise ValueError("level_weights_ has a wrong shape or type")
-
-
-def class_bins(cal: FedBinCalibrator | FedBBQCalibrator, logits: Value) -> Value:
-    """One table for each class against the rest."""
-    n_bins, n_classes = cal._n_bins, len(cal.classes_)
-    if cal.space_ == "logit":
-        place = log_odds(logits, n_classes) / (2 * LOGIT_RANGE) + 0.5
-        place = place.at_least(0.0)
-    else:
-        place = softmax(logits)
-    index = bin_of(place, n_bins) + np.arange(n_classes)[None] * n_bins
-    if cal.weighting is None:
-        # Not by values, which single precision may take for 1.
-        return index.take_from(cal._log_table)
-    values = index.take_from(cal.bin_values_)
-    values = _weighed(cal, values, logits, softmax(logits))
-    out = values.log()
-    return out - log1p(-values) if cal.normalize == "logit" else out
-
-
-def _weighed(
-    cal: FedBinCalibrator | FedBBQCalibrator, values: Value, logits: Value, proba: Value
-) -> Value:
-    """Average of bins and input if `weighting` is set."""
-    weights = cal.class_weights_
-    mixed = inside(values * weights + proba * (1 - weights))
-    if cal.weighting == "all":
-        return mixed
-    return values.argmax().equals(logits.argmax()).choose(values, mixed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from skfedcal.contract import (
     check_range,
     n_classes_field,
 )
-from skfedcal.methods.buckets import ClassBins
+from skfedcal.methods.buckets import LOGIT_RANGE, ClassBins
+from skfedcal.methods.graph import Value, inside, log1p, softmax
+from skfedcal.methods.map_formulas import bin_of, log_odds
 
 # Entries per block: five arrays of so many 8-byte values stay in the cache.
 _BLOCK_CELLS = 1 << 16
@@ -260,3 +262,33 @@ def strictly_inside(values: Array) -> Array:
     """Clip probabilities to the open interval from 0 to 1."""
     limits = np.finfo(np.float64)
     return np.clip(values, limits.tiny, 1 - limits.epsneg)
+
+
+# The map
+
+
+def class_bins(cal: Any, logits: Value) -> Value:
+    """One table for each class against the rest."""
+    n_bins, n_classes = cal._n_bins, len(cal.classes_)
+    if cal.space_ == "logit":
+        place = log_odds(logits, n_classes) / (2 * LOGIT_RANGE) + 0.5
+        place = place.at_least(0.0)
+    else:
+        place = softmax(logits)
+    index = bin_of(place, n_bins) + np.arange(n_classes)[None] * n_bins
+    if cal.weighting is None:
+        # Not by values, which single precision may take for 1.
+        return index.take_from(cal._log_table)
+    values = index.take_from(cal.bin_values_)
+    values = _weighed(cal, values, logits, softmax(logits))
+    out = values.log()
+    return out - log1p(-values) if cal.normalize == "logit" else out
+
+
+def _weighed(cal: Any, values: Value, logits: Value, proba: Value) -> Value:
+    """Average of bins and input if `weighting` is set."""
+    weights = cal.class_weights_
+    mixed = inside(values * weights + proba * (1 - weights))
+    if cal.weighting == "all":
+        return mixed
+    return values.argmax().equals(logits.argmax()).choose(values, mixed)

@@ -11,19 +11,15 @@ from sklearn.utils import check_random_state
 from skfedcal._docs import documented
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import Interval
-from skfedcal.export.graph import softplus
 from skfedcal.methods.base import BaseCalibrator
-from skfedcal.methods.map_formulas import centred_rows, stretched
 from skfedcal.methods.network.rounds import MLPAveraging
 from skfedcal.methods.scaling.estimator import keep_ranks
-from skfedcal.methods.scaling.families import SMALLEST_SLOPE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from skfedcal._typing import ArrayLike, InputType, Seed
     from skfedcal.contract import Array, FederatedAlgorithm
-    from skfedcal.export.graph import Value
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
     from skfedcal.privacy.ledger import PrivacyLedger
@@ -220,16 +216,3 @@ class FedMLPCalibrator(BaseCalibrator):
 
     def _rounded(self, values: Array, logits: Array) -> Array:
         return keep_ranks(values, logits) if self.order_preserving else values
-
-
-def network(cal: FedMLPCalibrator, logits: Value) -> Value:
-    """A small network whose output multiplies gaps, or is added to the logits."""
-    rows, masked = centred_rows(logits)
-    layers = zip(cal.coefs_, cal.intercepts_, strict=True)
-    out = rows
-    for i, (weights, bias) in enumerate(layers):
-        out = (out.at_least(0.0) if i else out) @ weights + bias
-    if not cal.order_preserving:
-        return masked.choose(-np.inf, logits + out)
-    factors = softplus(out).at_least(SMALLEST_SLOPE)
-    return stretched(cal, logits, factors, logits)

@@ -12,12 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from skfedcal import _numerics
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import Array, Arrays, BlockSpec, Field, Form, Sums, check_range
+from skfedcal.methods.graph import Value, softplus
+from skfedcal.methods.map_formulas import centred_rows, stretched
 from skfedcal.methods.scaling.families import SMALLEST_SLOPE, UNIT_OFFSET, canonical
 
 
@@ -360,3 +363,19 @@ def _unsorted(values: Array, order: Array) -> Array:
     out = np.empty_like(values)
     np.put_along_axis(out, order, values, axis=-1)
     return out
+
+
+# The map
+
+
+def network(cal: Any, logits: Value) -> Value:
+    """A small network whose output multiplies gaps, or is added to the logits."""
+    rows, masked = centred_rows(logits)
+    layers = zip(cal.coefs_, cal.intercepts_, strict=True)
+    out = rows
+    for i, (weights, bias) in enumerate(layers):
+        out = (out.at_least(0.0) if i else out) @ weights + bias
+    if not cal.order_preserving:
+        return masked.choose(-np.inf, logits + out)
+    factors = softplus(out).at_least(SMALLEST_SLOPE)
+    return stretched(cal, logits, factors, logits)

@@ -13,11 +13,8 @@ from skfedcal._docs import SharedDocs, documented
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.exceptions import CalibrationWarning
-from skfedcal.export.graph import softplus
 from skfedcal.methods.base import BaseCalibrator
-from skfedcal.methods.map_formulas import centred_rows, stretched
 from skfedcal.methods.scaling.families import (
-    SMALLEST_SLOPE,
     MatrixMap,
     OrderPreservingMap,
     VectorMap,
@@ -28,7 +25,6 @@ from skfedcal.methods.scaling.rounds import LocalAverage, PooledFit
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, InputType, Seed
     from skfedcal.contract import Array, FederatedAlgorithm
-    from skfedcal.export.graph import Value
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
     from skfedcal.methods.scaling.families import Family
@@ -559,23 +555,3 @@ def in_order(values: Array, ordered: Array) -> Array:
         tied = ordered[i] == ordered[i - 1]
         out[i] = np.where(tied, out[i - 1], np.minimum(out[i], below))
     return out
-
-
-def vector(cal: FedVectorCalibrator, logits: Value) -> Value:
-    """A scale and a bias for each class."""
-    rows, masked = centred_rows(logits)
-    return masked.choose(-np.inf, rows * cal.scale_ + cal.bias_)
-
-
-def matrix(cal: FedMatrixCalibrator, logits: Value) -> Value:
-    """A matrix and a bias."""
-    rows, masked = centred_rows(logits)
-    return masked.choose(-np.inf, rows @ cal.matrix_.T + cal.bias_)
-
-
-def order_preserving(cal: FedOPVectorCalibrator, logits: Value) -> Value:
-    """Gaps between sorted logits, scaled class by class."""
-    rows, _ = centred_rows(logits)
-    slopes = softplus(rows / cal.temperature_ * cal.slope_ + cal.offset_)
-    factors = slopes.at_least(SMALLEST_SLOPE) / cal.temperature_
-    return stretched(cal, logits, factors, logits / cal.temperature_)

@@ -24,7 +24,10 @@ from skfedcal.contract import (
     check_range,
     n_classes_field,
 )
+from skfedcal.methods.graph import Value, softplus
+from skfedcal.methods.map_formulas import centred_rows, stretched
 from skfedcal.methods.scaling.families import (
+    SMALLEST_SLOPE,
     Family,
     LabelledRows,
     MatrixMap,
@@ -788,3 +791,26 @@ class LocalAverage:
         for _ in range(self.local_iter):
             params -= self.learning_rate * mean_loss(params)[1]
         return params
+
+
+# The map
+
+
+def vector(cal: Any, logits: Value) -> Value:
+    """A scale and a bias for each class."""
+    rows, masked = centred_rows(logits)
+    return masked.choose(-np.inf, rows * cal.scale_ + cal.bias_)
+
+
+def matrix(cal: Any, logits: Value) -> Value:
+    """A matrix and a bias."""
+    rows, masked = centred_rows(logits)
+    return masked.choose(-np.inf, rows @ cal.matrix_.T + cal.bias_)
+
+
+def order_preserving(cal: Any, logits: Value) -> Value:
+    """Gaps between sorted logits, scaled class by class."""
+    rows, _ = centred_rows(logits)
+    slopes = softplus(rows / cal.temperature_ * cal.slope_ + cal.offset_)
+    factors = slopes.at_least(SMALLEST_SLOPE) / cal.temperature_
+    return stretched(cal, logits, factors, logits / cal.temperature_)

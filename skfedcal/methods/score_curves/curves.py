@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from skfedcal.evaluation.noise import NoiseModel
 from skfedcal.methods.bins.rounds import BinTable
+from skfedcal.methods.score_curves.rounds import odds_of
 
 if TYPE_CHECKING:
     from skfedcal.methods.bins.bbq_table import Levels
@@ -61,9 +62,9 @@ class Curve:
         """Calibrated log-odds."""
         if self.kind == "steps":
             index = np.searchsorted(self.points, odds, side="right")
-            return to_odds(self.values)[index]
+            return odds_of(self.values)[index]
         if self.kind == "line":
-            return to_odds(np.interp(expit(odds), self.points, self.values))
+            return odds_of(np.interp(expit(odds), self.points, self.values))
         if self.kind == "platt":
             return self.values[0] * odds + self.values[1]
         # Not a product of matrices, whose rounding depends on the number of rows.
@@ -289,13 +290,6 @@ def expit(odds: Array) -> Array:
     """Probability of log-odds."""
     with np.errstate(over="ignore"):
         return 1 / (1 + np.exp(-odds))
-
-
-def to_odds(values: Array) -> Array:
-    """Log-odds of probabilities, strictly inside (0, 1)."""
-    limits = np.finfo(np.float64)
-    inside = np.clip(values, limits.tiny, 1 - limits.epsneg)
-    return np.log(inside) - np.log1p(-inside)
 
 
 def _means(values: Array, rows: Array, first: Array) -> Array:

@@ -13,18 +13,15 @@ from skfedcal._docs import documented
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.clients.arrays import read_array
 from skfedcal.exceptions import CalibrationWarning
-from skfedcal.export.graph import count_at_most, expit, interpolate, softplus, to_odds
 from skfedcal.methods.base import BaseCalibrator
-from skfedcal.methods.map_formulas import log_odds, move_top
-from skfedcal.methods.score_curves.rounds import ClassScoreCounts
+from skfedcal.methods.score_curves.rounds import ClassScoreCounts, odds_of
 from skfedcal.privacy.models import CentralDP, DistributedDP, LocalDP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from skfedcal._typing import ArrayLike, InputType, Seed
-    from skfedcal.contract import Array, FederatedAlgorithm
-    from skfedcal.export.graph import Value
+    from skfedcal.contract import FederatedAlgorithm
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
     from skfedcal.methods.score_curves.curves import Curve, Leaves
@@ -384,13 +381,13 @@ class FedHistogramCalibrator(BaseCalibrator):
         """Counts of each score, made consistent over levels."""
         from skfedcal.evaluation.grid import ScoreGrid
         from skfedcal.evaluation.noise import NoiseModel, split_levels
-        from skfedcal.methods.score_curves.curves import Leaves, to_odds
+        from skfedcal.methods.score_curves.curves import Leaves
 
         noise = NoiseModel.from_rows(algorithm.levels, state.laws)
         n_tables = algorithm.n_tables
         totals = split_levels(state.totals, algorithm.levels, n_tables)
         grid = ScoreGrid(algorithm.levels[-1], algorithm.space)
-        odds, edges = to_odds(grid.centres), to_odds(grid.edges[1:-1])
+        odds, edges = odds_of(grid.centres), odds_of(grid.edges[1:-1])
         return [
             Leaves(noise.estimate([t[i : i + 2] for t in totals]), odds, edges, noise)
             for i in range(0, n_tables, 2)
@@ -449,48 +446,3 @@ class FedHistogramCalibrator(BaseCalibrator):
             raise ValueError("the numbers of curves and scores differ")
         for curve in self._curves():
             curve.check()
-
-
-def score_curves(cal: FedHistogramCalibrator, logits: Value) -> Value:
-    """Curves of each class, of the second of two, or of the most probable one."""
-    weight = cal.curve_weight_ if cal.if_improves else 1.0
-    n_classes = len(cal.classes_)
-    odds = log_odds(logits, n_classes)
-    if cal.scores_ == "binary":
-        half = _blend(cal, odds.columns([1]), weight) / 2.0
-        return (-half).beside(half)
-    if cal.scores_ == "ovr":
-        return -softplus(-_blend(cal, odds, weight))
-    before = odds.max()
-    return move_top(logits, before, _blend(cal, before, weight), n_classes)
-
-
-def _blend(cal: FedHistogramCalibrator, odds: Value, weight: float) -> Value:
-    return _calibrated(cal, odds) * weight + odds * (1 - weight)
-
-
-def _calibrated(cal: FedHistogramCalibrator, odds: Value) -> Value:
-    """Calibrated log-odds; all curves are of one kind, one for each column."""
-    kind, points, values = cal._kind, cal.curve_points_, cal.curve_values_
-    if kind == "line":
-        return to_odds(interpolate(expit(odds), points, values))
-    if kind == "steps":
-        from skfedcal.methods.score_curves.curves import to_odds as odds_of
-
-        size = max(len(own) for own in values)
-        places = _padded(points, size - 1, np.inf)
-        index = count_at_most(odds, places) + np.arange(len(values))[None] * size
-        return index.take_from(odds_of(_padded(values, size, 0.5)))
-    coefficients = np.stack(values, axis=1)
-    if kind == "platt":
-        slope, shift = coefficients
-        return odds * slope + shift
-    a, b, c = coefficients
-    return c - softplus(-odds) * a + softplus(odds) * b
-
-
-def _padded(rows: list[Array], size: int, filler: float) -> Array:
-    out = np.full((len(rows), size), filler)
-    for own, row in zip(rows, out, strict=True):
-        row[: len(own)] = own
-    return out

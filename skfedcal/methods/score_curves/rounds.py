@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from skfedcal.contract import (
     Sums,
     check_range,
 )
+from skfedcal.methods import map_formulas
 from skfedcal.methods.buckets import (
     InputType,
     Space,
@@ -27,6 +28,14 @@ from skfedcal.methods.buckets import (
     place_of_odds,
     place_of_proba,
     sigmoid,
+)
+from skfedcal.methods.graph import (
+    Value,
+    count_at_most,
+    expit,
+    interpolate,
+    softplus,
+    to_odds,
 )
 from skfedcal.methods.own_rows import kept_rows, packed, row_weights
 
@@ -331,3 +340,56 @@ class ClassScoreCounts(ScoreCounts):
         if self.cut is not None:
             return np.where(sigmoid(odds) >= self.cut, 0.75, 0.25)
         return place_of_odds(odds, self.space)
+
+
+# The map
+
+
+def score_curves(cal: Any, logits: Value) -> Value:
+    """Curves of each class, of the second of two, or of the most probable one."""
+    weight = cal.curve_weight_ if cal.if_improves else 1.0
+    n_classes = len(cal.classes_)
+    odds = map_formulas.log_odds(logits, n_classes)
+    if cal.scores_ == "binary":
+        half = _blend(cal, odds.columns([1]), weight) / 2.0
+        return (-half).beside(half)
+    if cal.scores_ == "ovr":
+        return -softplus(-_blend(cal, odds, weight))
+    before = odds.max()
+    return map_formulas.move_top(logits, before, _blend(cal, before, weight), n_classes)
+
+
+def _blend(cal: Any, odds: Value, weight: float) -> Value:
+    return _calibrated(cal, odds) * weight + odds * (1 - weight)
+
+
+def _calibrated(cal: Any, odds: Value) -> Value:
+    """Calibrated log-odds; all curves are of one kind, one for each column."""
+    kind, points, values = cal._kind, cal.curve_points_, cal.curve_values_
+    if kind == "line":
+        return to_odds(interpolate(expit(odds), points, values))
+    if kind == "steps":
+        size = max(len(own) for own in values)
+        places = _padded(points, size - 1, np.inf)
+        index = count_at_most(odds, places) + np.arange(len(values))[None] * size
+        return index.take_from(odds_of(_padded(values, size, 0.5)))
+    coefficients = np.stack(values, axis=1)
+    if kind == "platt":
+        slope, shift = coefficients
+        return odds * slope + shift
+    a, b, c = coefficients
+    return c - softplus(-odds) * a + softplus(odds) * b
+
+
+def _padded(rows: list[Array], size: int, filler: float) -> Array:
+    out = np.full((len(rows), size), filler)
+    for own, row in zip(rows, out, strict=True):
+        row[: len(own)] = own
+    return out
+
+
+def odds_of(values: Array) -> Array:
+    """Log-odds of probabilities, strictly inside (0, 1)."""
+    limits = np.finfo(np.float64)
+    inside = np.clip(values, limits.tiny, 1 - limits.epsneg)
+    return np.log(inside) - np.log1p(-inside)

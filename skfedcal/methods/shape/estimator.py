@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from skfedcal._docs import documented
-from skfedcal._numerics import MAX_SPAN
 from skfedcal._sklearn_compat import StrOptions
-from skfedcal.export.graph import log_softmax
 from skfedcal.methods.base import BaseCalibrator, FitSetting
 from skfedcal.methods.bias_temperature.estimator import check_table, checked_prior
-from skfedcal.methods.map_formulas import centred_rows
 from skfedcal.methods.scaling.estimator import keep_ranks
 from skfedcal.methods.shape.noisy_rounds import (
     ShapePosterior,
@@ -21,13 +18,12 @@ from skfedcal.methods.shape.noisy_rounds import (
     stage_weights,
 )
 from skfedcal.methods.shape.rounds import MANY_CLASSES, MAX_BIAS_CLASSES, MapNewton
-from skfedcal.methods.shape.shape_features import FLOOR, N_FEATURES, SOFT
+from skfedcal.methods.shape.shape_features import N_FEATURES
 from skfedcal.methods.temperature.posterior import MIN_SIGNAL
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, InputType, Seed
     from skfedcal.contract import Array, FederatedAlgorithm
-    from skfedcal.export.graph import Value
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.privacy.ledger import PrivacyLedger
     from skfedcal.privacy.models import PrivacyModel
@@ -268,23 +264,3 @@ class FedShapeCalibrator(BaseCalibrator):
     def _rounded(self, values: Array, logits: Array) -> Array:
         # Rounding may exchange two classes that are almost equal.
         return keep_ranks(values, logits) if self.keep_order else values
-
-
-def shared_shape(cal: FedShapeCalibrator, logits: Value) -> Value:
-    """A temperature, a shared shape, and biases or a matrix."""
-    order = cal._columns.astype(np.intp)
-    bias = np.empty_like(cal.bias_)
-    bias[order] = cal.bias_
-    out = log_softmax(logits / cal.temperature_)
-    if cal.shape_.any():
-        low = out.at_least(FLOOR)
-        proba = low.exp()
-        first, second, third = cal.shape_
-        out = out + low * first + (proba + SOFT).log() * second
-        out = out - (1 + SOFT - proba).log() * third
-    if cal.matrix_ is None:
-        return out + bias
-    matrix = np.empty_like(cal.matrix_)
-    matrix[np.ix_(order, order)] = cal.matrix_
-    rows, masked = centred_rows((logits < -MAX_SPAN).choose(-np.inf, out))
-    return masked.choose(-np.inf, rows @ matrix.T + bias)

@@ -18,12 +18,16 @@ from skfedcal._numerics import MAX_SPAN
 from skfedcal.clients.dataset import Block, FederatedDataset
 from skfedcal.contract import Array, Arrays, BlockSpec, Field, Form, Sums
 from skfedcal.methods.bias_temperature.bias_moments import BIAS_BOUND
+from skfedcal.methods.graph import Value, log_softmax
+from skfedcal.methods.map_formulas import centred_rows
 from skfedcal.methods.own_rows import held_back_rows
 from skfedcal.methods.scaling.families import MatrixMap, canonical
 from skfedcal.methods.scaling.rounds import PooledFit, PooledState
 from skfedcal.methods.shape.shape_features import (
+    FLOOR,
     N_FEATURES,
     SHAPE_SD,
+    SOFT,
     order_keeping,
     raw_shape,
     shaped,
@@ -695,3 +699,26 @@ def _compared(block: Block, losses: Array) -> Array:
         for j in range(i + 1, len(losses))
     ]
     return block.sum_by_client(np.array([np.ones(losses.shape[1]), *losses, *pairs]))
+
+
+# The map
+
+
+def shared_shape(cal: Any, logits: Value) -> Value:
+    """A temperature, a shared shape, and biases or a matrix."""
+    order = cal._columns.astype(np.intp)
+    bias = np.empty_like(cal.bias_)
+    bias[order] = cal.bias_
+    out = log_softmax(logits / cal.temperature_)
+    if cal.shape_.any():
+        low = out.at_least(FLOOR)
+        proba = low.exp()
+        first, second, third = cal.shape_
+        out = out + low * first + (proba + SOFT).log() * second
+        out = out - (1 + SOFT - proba).log() * third
+    if cal.matrix_ is None:
+        return out + bias
+    matrix = np.empty_like(cal.matrix_)
+    matrix[np.ix_(order, order)] = cal.matrix_
+    rows, masked = centred_rows((logits < -MAX_SPAN).choose(-np.inf, out))
+    return masked.choose(-np.inf, rows @ matrix.T + bias)

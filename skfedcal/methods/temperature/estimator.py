@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         Seed,
     )
     from skfedcal.contract import Array, FederatedAlgorithm
-    from skfedcal.export.graph import Value
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
     from skfedcal.privacy.ledger import PrivacyLedger
@@ -307,8 +306,3 @@ def client_temperatures(
         BaseEstimator(), clients, y, client_ids, classes=classes, input_type=input_type
     )
     return np.where(dataset.filled, local_temperatures(dataset), np.nan)
-
-
-def temperature(cal: Any, logits: Value) -> Value:
-    """One temperature, that of any calibrator with `temperature_`."""
-    return logits / cal.temperature_

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import exp, factorial, log, log1p, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from skfedcal.contract import (
     Sums,
     check_range,
 )
+from skfedcal.methods.graph import Value
 from skfedcal.methods.temperature.moments import LOG_BOUND, LossDerivatives
 
 # One row in 8 brings the start close; a sample of fewer rows than this is skipped.
@@ -624,3 +626,11 @@ def _step(here: Array, slopes: Array, low: Array, high: Array) -> tuple[Array, A
     # A loss without curvature at the start is flat; one with it has its minimum there.
     stay = np.where((here == _START) & (two == 0), 0.0, here)
     return np.where(still, stay, target), np.where(still, 0.0, error)
+
+
+# The map
+
+
+def temperature(cal: Any, logits: Value) -> Value:
+    """One temperature, that of any calibrator with `temperature_`."""
+    return logits / cal.temperature_

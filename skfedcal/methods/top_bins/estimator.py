@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from skfedcal import _numerics
 from skfedcal._docs import documented
 from skfedcal._sklearn_compat import Interval, StrOptions
-from skfedcal.export.graph import inside, softmax
-from skfedcal.methods import map_formulas
 from skfedcal.methods.base import BaseCalibrator
 from skfedcal.methods.bins.rounds import (
     BinTable,
@@ -28,7 +26,6 @@ from skfedcal.methods.top_bins.rounds import TopBinCounts, top_label
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, InputType, Seed
     from skfedcal.contract import FederatedAlgorithm
-    from skfedcal.export.graph import Value
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
     from skfedcal.privacy.ledger import PrivacyLedger
@@ -361,19 +358,6 @@ class FedTopBinCalibrator(BaseCalibrator):
             value = getattr(self, name)
             if not ((value >= 0) & (value <= 1)).all():
                 raise ValueError(f"{name} has values outside [0, 1]")
-
-
-def top_bins(cal: FedTopBinCalibrator, logits: Value) -> Value:
-    """One table for the confidence in the most probable class."""
-    n_bins = cal.n_bins
-    confidence = softmax(logits).max()
-    index = map_formulas.bin_of(confidence, n_bins)
-    away = confidence - (index + 0.5) / n_bins
-    own = index.take_from(cal.bin_values_) + index.take_from(1 - cal.bin_trust_) * away
-    own = inside(own)
-    if cal.keep_order:
-        return map_formulas.temper_to(logits, own, len(cal.classes_))
-    return map_formulas.share_rest(logits, own)
 
 
 def temper_to(logits: Array, own: Array) -> Array:

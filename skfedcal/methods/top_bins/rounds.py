@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import hypot, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,10 @@ from skfedcal.contract import (
     Sums,
     check_range,
 )
+from skfedcal.methods import map_formulas
 from skfedcal.methods.bins.rounds import HistogramState
 from skfedcal.methods.buckets import bin_index, softmax64
+from skfedcal.methods.graph import Value, inside, softmax
 from skfedcal.methods.own_rows import kept_rows
 from skfedcal.methods.score_curves.rounds import LAW_FIELDS, law_row
 
@@ -119,3 +122,19 @@ def top_label(rows: Array) -> tuple[Array, Array]:
     # Of the logits: their exponentials may be equal where they are not.
     top = rows.argmax(axis=1)
     return top, softmax64(rows)[np.arange(len(top)), top]
+
+
+# The map
+
+
+def top_bins(cal: Any, logits: Value) -> Value:
+    """One table for the confidence in the most probable class."""
+    n_bins = cal.n_bins
+    confidence = softmax(logits).max()
+    index = map_formulas.bin_of(confidence, n_bins)
+    away = confidence - (index + 0.5) / n_bins
+    own = index.take_from(cal.bin_values_) + index.take_from(1 - cal.bin_trust_) * away
+    own = inside(own)
+    if cal.keep_order:
+        return map_formulas.temper_to(logits, own, len(cal.classes_))
+    return map_formulas.share_rest(logits, own)

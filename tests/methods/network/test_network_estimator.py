@@ -15,7 +15,7 @@ from skfedcal import (
     make_federation,
 )
 from skfedcal.exceptions import CalibrationWarning
-from skfedcal.export.graph import ArrayValue, map_rows
+from skfedcal.methods.graph import ArrayValue, map_rows
 from skfedcal.methods.map_formulas import stretched
 from skfedcal.methods.scaling.estimator import keep_ranks
 

@@ -15,9 +15,9 @@ from skfedcal import FederatedRunner, FedHistogramCalibrator, load
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.evaluation import grid as _grid
 from skfedcal.exceptions import CalibrationWarning
-from skfedcal.export.graph import map_rows
 from skfedcal.methods.base import FitSetting
 from skfedcal.methods.buckets import log_odds, place_of_odds
+from skfedcal.methods.graph import map_rows
 from skfedcal.methods.score_curves.curves import Curve
 from skfedcal.methods.score_curves.estimator import contribution, score_curves
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts
