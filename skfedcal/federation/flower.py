@@ -220,11 +220,14 @@ class FlowerTransport:
                 replies[node] = "could not be sent its message"
         end = time.monotonic() + timeout
         while sent:
+            # Asked before the pull: that may wait for the parts of one reply, while
+            # those of others arrive in time.
+            last = time.monotonic() >= end
             for reply in self.grid.pull_messages(list(sent)):
                 found = sent.pop(reply.metadata.reply_to_message_id, None)
                 if found is not None:
                     replies[found[0]] = _read_reply(reply, *found)
-            if not sent or time.monotonic() >= end:
+            if not sent or last:
                 break
             time.sleep(self.poll)
         return replies

@@ -339,6 +339,7 @@ def open_grid(
     secret: bytes | None,
     *,
     app: str | None = None,
+    patience: float = 60.0,
 ) -> Iterator[Grid]:
     """Grid of a new run, which ends with the block.
 
@@ -349,6 +350,7 @@ def open_grid(
         ``--superexec-auth-secret-file``.
     app: Folder of an app for stock SuperNodes; None sends one without code, as live
         sites fetch none.
+    patience: Seconds to wait for the rest of a reply that has begun to arrive.
     """
     check_version()
     import httpx
@@ -373,7 +375,7 @@ def open_grid(
             raise ConnectionError(
                 f"The SuperLink at {address} cannot be reached: {error}."
             ) from error
-        grid, identity = _grid_of(address, root_certificates, token)
+        grid, identity = _grid_of(address, root_certificates, token, patience)
         runtime = grid._runtime_client
         status = SubStatus.FAILED
         try:
@@ -438,7 +440,9 @@ def _start_run(
     )
 
 
-def _grid_of(address: str, ca: bytes | None, token: str) -> tuple[Any, Any]:
+def _grid_of(
+    address: str, ca: bytes | None, token: str, patience: float
+) -> tuple[Any, Any]:
     """Grid of a run, and the context in which messages belong to it."""
     from flwr.common.serde import run_from_proto
     from flwr.proto.runtime_pb2 import PullTaskInputRequest, SendTaskHeartbeatRequest
@@ -460,9 +464,12 @@ def _grid_of(address: str, ca: bytes | None, token: str) -> tuple[Any, Any]:
         old = {name: getattr(TaskIdentity, f"_{name}") for name in numbers}
         for name, number in numbers.items():
             setattr(TaskIdentity, name, number)
-        # A reply is announced before its parts are there. Flower looks again after 1 s.
+        # A reply is announced before its parts are there. Flower looks again after 1 s,
+        # and would wait for 3 minutes if the site was killed in between.
         pull = http_grid.pull_objects
-        http_grid.pull_objects = partial(pull, initial_backoff=_RETRY)
+        http_grid.pull_objects = partial(
+            pull, initial_backoff=_RETRY, backoff_cap=1.0, max_time=patience
+        )
         beats = _Heartbeat(
             lambda: runtime.SendTaskHeartbeat(SendTaskHeartbeatRequest())
         )

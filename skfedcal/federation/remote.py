@@ -339,7 +339,7 @@ def connect(
     ca = read_certificates(root_certificates, insecure, "connect()")
     word = None if secret is None else as_path(secret).read_bytes()
     folder = None if app is None else str(as_path(app))
-    with open_grid(place, ca, word, app=folder) as grid:
+    with open_grid(place, ca, word, app=folder, patience=timeout) as grid:
         transport = FlowerTransport(
             grid,
             min_nodes=min_sites,

@@ -30,7 +30,8 @@ class FakeSuperLink:
     """Keeps messages and their parts, as a SuperLink does.
 
     `registered` are the public keys of nodes that are let in. `requests` are the names
-    of all requests; a name in `failing` fails so many times.
+    of all requests; a name in `failing` fails so many times. Parts of replies of a node
+    in `dying` never arrive.
     """
 
     def __init__(self, secret=b"", registered=None):
@@ -38,6 +39,7 @@ class FakeSuperLink:
         self.numbers, self.online = {}, set()
         self.inbox, self.replies, self.parts = {}, {}, {}
         self.requests, self.failing, self.ended = [], {}, []
+        self.dying = set()
         self.lock = threading.RLock()
         self._n_runs = 0
 
@@ -132,6 +134,8 @@ class FakeSuperLink:
 
     def node_PushObject(self, request, _):
         assert get_object_id(request.object_content) == request.object_id
+        if request.node.node_id in self.dying:
+            return message_pb2.PushObjectResponse(stored=True)
         self.parts[request.object_id] = request.object_content
         return message_pb2.PushObjectResponse(stored=True)
 
@@ -185,8 +189,8 @@ class FakeSuperLink:
         ready = [
             self.replies.pop(name)
             for name in list(request.message_ids)
+            # Also where parts of a reply are still on their way.
             if name in self.replies
-            and set(_names(self.replies[name][1])) <= self.parts.keys()
         ]
         return runtime_pb2.PullAppMessagesResponse(
             messages_list=[message for message, _ in ready],

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import sys
+import time
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -308,6 +309,23 @@ def test_a_site_needs_nothing_heavy_and_its_noise_no_seed(make_grid):
     assert requests
     assert not any("entropy" in text for text in requests)
     assert not any("position" in letter for letter in letters)
+
+
+def test_replies_that_arrive_while_one_is_waited_for_count(clients, make_grid):
+    grid = make_grid()
+    remote = RemoteClients(connect(grid, timeout=0.05))
+    pull, calls = grid.pull_messages, []
+
+    def slow(numbers):
+        calls.append(len(numbers))
+        if len(calls) % 2:  # beyond the time of the exchange
+            time.sleep(0.1)
+            return []
+        return pull(numbers)
+
+    grid.pull_messages = slow
+    assert digest(counts(remote, MASKED)) == digest(counts(clients, PLAIN))
+    assert len(calls) > 2 and set(calls) == {4}
 
 
 def test_who_is_missing_is_said(make_grid, configs):

@@ -24,6 +24,7 @@ from skfedcal import (
     FederatedRunner,
     FedTempCalibrator,
     PrivacyLedger,
+    ScoreHistogram,
     federated_roc_auc_score,
     federation,
     make_federation,
@@ -274,6 +275,29 @@ def test_failures_of_the_network_are_survived(folder, link, sites):
         link.failing["node_PullMessages"] = 40
         assert calibrator().fit(remote).n_clients_ == 3
     assert not any(link.failing.values())
+
+
+def test_a_site_that_dies_while_it_sends_does_not_take_others_with_it(
+    clients, folder, link, monkeypatch, request
+):
+    for name in NAMES:
+        write_site(folder, name, min_clients=2)
+    request.getfixturevalue("sites")
+    real = flower_node.open_grid
+
+    def impatient(*args, **options):
+        return real(*args, **{**options, "patience": 2.0})
+
+    monkeypatch.setattr(flower_node, "open_grid", impatient)
+    with connect(folder) as remote:
+        link.dying = {int((folder / "lyon.jsonl.node").read_text())}
+        found = ScoreHistogram.fit(remote, classes=[0, 1], runner=MASKED)
+    for record in found.history_:
+        assert record.n_clients == 2 and "did not answer" in record.faults["lyon"]
+    rest = {name: rows for name, rows in clients.items() if name != "lyon"}
+    expected = ScoreHistogram.fit(rest, classes=[0, 1])
+    for a, b in zip(found.totals, expected.totals, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_only_the_wire_format_is_answered(folder):
