@@ -70,7 +70,7 @@ def test_no_check_is_passed_by_a_fit_that_asked_nobody():
     # All stages of a map, also of one client.
     shape = testing.asking(FedShapeCalibrator(1.0))
     every = testing.fit(shape, testing.drawn(800, 1))[0].n_rounds_
-    assert testing.fit(shape, testing.drawn(1, 30))[0].n_rounds_ == every == 10
+    assert testing.fit(shape, testing.drawn(1, 30))[0].n_rounds_ == every == 6
 
 
 def test_the_method_of_the_gallery_is_small():

@@ -160,6 +160,6 @@ def test_guarantees_and_estimates_are_told_in_words(federation):
             federation.clients
         )
     text = repr(cal.privacy_)
-    assert "SIMULATED" in text and "eps=3" in text and "hides one client" in text
+    assert "SIMULATED" in text and "eps=3" in text and "protects one client" in text
     assert "of 4 spent at delta=1e-05" in repr(ledger)
     assert repr(Estimate(0.81, 0.79, 0.83)).startswith("Estimate(0.81, low=0.79")

@@ -135,7 +135,8 @@ def _confirm_one_row(privacy: PrivacyModel | None, fit: dict[str, Any]) -> None:
     by_client = getattr(privacy, "private", False) and privacy.unit == "client"  # type: ignore[union-attr]
     planned = isinstance(fit.get("plan"), Plan)
     weighting = fit.get("weighting", "example")
-    if not by_client or planned or weighting != "example":
+    by_example = isinstance(weighting, str) and weighting == "example"
+    if not by_client or planned or not by_example:
         return
     if fit.get("max_examples_per_client") is None:
         warn_one_row("example", stacklevel=4)

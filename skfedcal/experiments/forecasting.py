@@ -251,7 +251,7 @@ def forecast(
     1.0
     >>> width = found.metrics["accuracy"].high - found.metrics["accuracy"].low
     >>> f"{width:.1f}"
-    '0.2'
+    '0.9'
     """
     check_integer("n_clients", n_clients, 1, 10**9)
     check_integer("rows_per_client", rows_per_client, 1, 10**9)

@@ -683,7 +683,7 @@ BUILT_IN: tuple[Method, ...] = (
                         "heights": (0, 2, 2),
                         "edges": ((0, 1), (0, 1, 4), (0, 2, 4)),
                     },
-                    {"parts": ("pairs",), "heights": (2,), "edges": ((0, 3, 4),)},
+                    {"parts": ("pairs",), "heights": (2,), "edges": ((0, 4),)},
                 ),
                 rows="given",
             ),

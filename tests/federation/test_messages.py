@@ -140,7 +140,8 @@ def test_a_site_says_who_it_is():
     from skfedcal import __version__
 
     reply, arrays = make_sites()["a"].handle("hello", {}, {})
-    assert reply == {"name": "a", "format": FORMAT, "version": __version__}
+    who = {"name": "a", "format": FORMAT, "version": __version__, "ready": ""}
+    assert reply == who
     assert not arrays
 
 

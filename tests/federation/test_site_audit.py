@@ -66,7 +66,7 @@ def test_nothing_is_learnt_and_the_ledger_stays_as_it_is(
     head, table, foot = printed.out.split("\n\n")
     assert "PASSED" in head and "a copy, with eps 2.5 left" in head
     assert "min-clients 3; methods top_bins; noise own" in head
-    assert "fresh copy of the site and of its ledger" in foot
+    assert "fresh copy of the site and of its ledger" in " ".join(foot.split())
     columns = table.splitlines()[0]
     for name in ("attack", "tried", "outcome", "messages", "answered", "eps charged"):
         assert name in columns

@@ -12,7 +12,7 @@ from scipy.integrate import quad
 from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
-from skfedcal._json import canonical
+from skfedcal.privacy.ledger_file import canonical
 from skfedcal.exceptions import BudgetExceededError
 from skfedcal.privacy import (
     GaussianEvent,

@@ -250,7 +250,7 @@ def test_report_says_what_is_guaranteed(secure, unit):
     text = repr(report)
     for phrase in (
         "eps=2, delta=1e-06",
-        f"hides one {unit} among 50 (zero-out)",
+        f"protects one {unit} of 50 (adjacency: zero-out)",
         f"noise {report.noise_multiplier:.4f} x the bound, 3 round(s)",
         "accountant gdp",
         f"mu={report.mu:.4f}",

@@ -19,7 +19,8 @@ from skfedcal.methods.base import FitSetting
 from skfedcal.methods.buckets import log_odds, place_of_odds
 from skfedcal.methods.graph import map_rows
 from skfedcal.methods.score_curves.curves import Curve
-from skfedcal.methods.score_curves.estimator import contribution, score_curves
+from skfedcal.methods.score_curves.estimator import contribution
+from skfedcal.methods.score_curves.rounds import score_curves
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts
 from skfedcal.privacy import CentralDP, DistributedDP, LocalDP, SourceDP
 
@@ -194,7 +195,9 @@ def apply_top(rows, curve):
         if_improves=True,
         classes_=range(rows.shape[1]),
         scores_="top",
-        _curves=lambda: [curve],
+        _kind=curve.kind,
+        curve_points_=[curve.points],
+        curve_values_=[curve.values],
     )
     return map_rows(lambda x: score_curves(cal, x), rows, lambda out, _: out)
 
