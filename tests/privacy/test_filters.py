@@ -12,7 +12,6 @@ from scipy.integrate import quad
 from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
-from skfedcal.privacy.ledger_file import canonical
 from skfedcal.exceptions import BudgetExceededError
 from skfedcal.privacy import (
     GaussianEvent,
@@ -32,7 +31,7 @@ from skfedcal.privacy.filters import (
     renyi_order,
     sampled_renyi,
 )
-from skfedcal.privacy.ledger_file import Account, digest
+from skfedcal.privacy.ledger_file import Account, canonical, digest
 from skfedcal.privacy.site_ledger import SiteLedger, gaussian_epsilon, site_epsilon
 
 DELTA = 1e-5

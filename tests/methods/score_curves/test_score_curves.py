@@ -20,8 +20,7 @@ from skfedcal.methods.buckets import log_odds, place_of_odds
 from skfedcal.methods.graph import map_rows
 from skfedcal.methods.score_curves.curves import Curve
 from skfedcal.methods.score_curves.estimator import contribution
-from skfedcal.methods.score_curves.rounds import score_curves
-from skfedcal.methods.score_curves.rounds import ClassScoreCounts
+from skfedcal.methods.score_curves.rounds import ClassScoreCounts, score_curves
 from skfedcal.privacy import CentralDP, DistributedDP, LocalDP, SourceDP
 
 pytestmark = [
