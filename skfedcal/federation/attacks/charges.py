@@ -153,10 +153,11 @@ class MeasuredEps(Attack):
         charged = target.charged(first)
         # Without a budget, which so many answers would exceed.
         site = target.copies.site(rows, budget=False)
-        message = {"run": "audit", "round": 0, "position": 0, "request": letter.text}
+        about = {"round": 0, "position": 0, "request": letter.text}
         replies = []
-        for _ in range(n):
+        for i in range(n):
             site.state = {}
+            message = {"run": f"audit {i}", **about}  # a run is answered once
             reply, words = site.handle("answer", message, letter.arrays)
             if "refused" in reply:
                 return None
