@@ -7,12 +7,13 @@ import json
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from skfedcal.cli._command import SEED_WARNING, Command, Console, add_seed_option
 from skfedcal.cli._input import check_output
+
+if TYPE_CHECKING:
+    import numpy as np
 
 DESCRIPTION = """\
 Train a net on scikit-learn's digits by federated averaging, calibrate it over 100 other
@@ -121,7 +122,8 @@ DEMO = Command(
 )
 
 
-# The experiment: a comparison on scikit-learn's digits.
+# The experiment: a comparison on scikit-learn's digits. numpy is imported late, so that
+# --help is quick.
 
 # Clients per round, passes over a client's rows, rows per step, and step size.
 COHORT, EPOCHS, BATCH, LEARNING_RATE = 8, 4, 20, 0.1
@@ -135,11 +137,15 @@ class Net:
 
     def logits(self, features: np.ndarray) -> np.ndarray:
         """Scores of each class."""
+        import numpy as np
+
         hidden, offset, last, bias = self.weights
         return np.maximum(features @ hidden + offset, 0) @ last + bias
 
     def step(self, features: np.ndarray, labels: np.ndarray) -> Net:
         """One step down the gradient of the mean log loss."""
+        import numpy as np
+
         hidden, offset, last, bias = self.weights
         active = np.maximum(features @ hidden + offset, 0)
         scores = active @ last + bias
@@ -168,6 +174,8 @@ def train_federated(
     rng: np.random.Generator,
 ) -> Net:
     """Average the nets that the clients of each round train on their own rows."""
+    import numpy as np
+
     n_features, n_classes = features.shape[1], int(labels.max()) + 1
     first = rng.standard_normal((n_features, n_hidden)) * np.sqrt(2 / n_features)
     last = rng.standard_normal((n_hidden, n_classes)) * np.sqrt(1 / n_hidden)
@@ -236,6 +244,8 @@ def digit_views(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     rng: Source of the noise.
     Result of shape (n, 9, 64): Views of one image are neighbours.
     """
+    import numpy as np
+
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     moved = [padded[:, i : i + 8, j : j + 8] for i in range(3) for j in range(3)]
     views = np.stack(moved, axis=1).reshape(len(images), 9, -1)
@@ -249,6 +259,7 @@ def make_digits_federation(size: DemoSize, seed: int) -> DigitsFederation:
     digit is shown once, so that test rows are independent, which the finite-sample
     floor assumes.
     """
+    import numpy as np
     from sklearn.datasets import load_digits
 
     from skfedcal.clients import DirichletPartitioner
