@@ -617,7 +617,9 @@ def planned_levels(
                 "have; fit ClasswiseResiduals with its n_bins and max_examples."
             )
         return plan.error.levels
-    metric = "roc_auc" if plan is None else _ALIASES.get(plan, plan)
+    metric: object = "roc_auc" if plan is None else plan
+    if isinstance(metric, str):
+        metric = _ALIASES.get(metric, metric)
     names = tuple(name for name in METRICS if name != "cwece")
     if not isinstance(metric, str) or metric not in names:
         raise ValueError(f"plan={plan!r}: pass a Plan or one of {names}.")
