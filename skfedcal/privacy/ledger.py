@@ -237,18 +237,7 @@ class PrivacyLedger:
         LedgerCorruptedError
             If the file was edited or damaged.
         """
-        entry = check_entry(
-            {
-                "event": event,
-                "label": label,
-                "population": population,
-                "mode": mode,
-                "run_id": run_id,
-                "details": self._with_budget(details),
-            }
-        )
-        if self.refuses_simulations:
-            refuse_simulation(mode)
+        entry = self._entry(event, label, population, mode, run_id, details)
         with self._session(write=True) as totals:
             if run_id is not None and run_id in totals.runs:
                 # The process that wrote the record may have died before its sync.
@@ -277,6 +266,23 @@ class PrivacyLedger:
         times : int, default=1
             Number of such debits, one after the other.
         """
+        entry = self._entry(event, label, population, mode, run_id, details)
+        with self._session() as totals:
+            if run_id is not None and run_id in totals.runs:
+                same_release(totals.runs[run_id], entry)
+                return
+            self._refuse(totals, entry, times)
+
+    def _entry(
+        self,
+        event: PrivacyEvent,
+        label: str,
+        population: str,
+        mode: Literal["secure", "simulation"],
+        run_id: str | None,
+        details: Mapping[str, Any] | None,
+    ) -> Record:
+        """Checked record of a debit, before the ledger is read."""
         entry = check_entry(
             {
                 "event": event,
@@ -289,11 +295,7 @@ class PrivacyLedger:
         )
         if self.refuses_simulations:
             refuse_simulation(mode)
-        with self._session() as totals:
-            if run_id is not None and run_id in totals.runs:
-                same_release(totals.runs[run_id], entry)
-                return
-            self._refuse(totals, entry, times)
+        return entry
 
     def _refuse(self, totals: Totals, entry: Record, times: int = 1) -> None:
         """Refuse debits that the rules of this ledger do not allow."""
