@@ -1,0 +1,189 @@
+"""The compiled core, if the installation has it, and which arithmetic is in use.
+
+`skfedcal._core` (C, optional) does the inner loops over rows of logits. Its bits do not
+depend on the processor, the threads or the neighbours of a row. Without it, or with the
+environment variable ``SKFEDCAL_CORE=off``, the same functions run in numpy; results
+then differ in their last bits. ``SKFEDCAL_CORE`` may also name a level of instructions
+(`levels`), to compare them.
+
+A function here returns False, and has done nothing, where the core cannot do it: the
+caller then takes its numpy form.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# Number of the arithmetic: results of one number are the same to the last bit.
+_VERSION = 1
+
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def _load() -> ModuleType | None:
+    wanted = os.environ.get("SKFEDCAL_CORE", "")
+    if wanted == "off":
+        return None
+    try:
+        _core = import_module("skfedcal._core")
+    except ImportError:
+        if wanted:
+            raise ImportError(
+                f"SKFEDCAL_CORE={wanted}, but skfedcal was installed without its "
+                "compiled core. Install it where a C compiler is, or unset the "
+                "variable."
+            ) from None
+        return None
+    if wanted:
+        if wanted not in _core.levels():
+            raise ValueError(
+                f"SKFEDCAL_CORE={wanted!r} must be 'off' or one of {_core.levels()}."
+            )
+        _core.use(wanted)
+    return _core
+
+
+# Read at every call, so that a test can switch it off.
+core: Any = _load()
+
+
+def arithmetic() -> str:
+    """Name of the arithmetic: 'numpy', or 'core/1' with the number of its results."""
+    return "numpy" if core is None else f"core/{_VERSION}"
+
+
+def levels() -> list[str]:
+    """Levels of instructions that the core has for this processor, best first."""
+    return [] if core is None else list(core.levels())
+
+
+def _usable(rows: Array) -> bool:
+    return (
+        core is not None
+        and rows.ndim == 2
+        and rows.shape[1] > 0
+        and rows.dtype in _FLOATS
+    )
+
+
+def _aligned(array: Array) -> Array:
+    """Array whose numbers stand at multiples of their size, as C has them.
+
+    The bits of a result must not depend on how rows lie in memory.
+    """
+    return array if array.flags.aligned else array.copy()
+
+
+def softmax(rows: Array, out: Array, scale: float = 1.0, *, logs: bool = False) -> bool:
+    """Write the softmax of ``scale * rows``, or its logarithm, to `out`.
+
+    `out` is C-contiguous and may be `rows`.
+    """
+    if not _usable(rows) or not out.flags.c_contiguous or out.dtype != rows.dtype:
+        return False
+    place = out if out.flags.aligned else np.empty_like(out)
+    core.softmax(_aligned(rows), place, scale, logs)
+    if place is not out:
+        out[...] = place
+    return True
+
+
+def derivative_sums(
+    clients: Any, beta: Array, step: int, double: bool, sums: Array, used: Array
+) -> bool:
+    """Add derivatives 1 to `order` of the log loss of all rows of each client.
+
+    clients: `FederatedDataset`.
+    beta of shape (1,) or (n_clients,), float64: Where to take them.
+    step: One row in `step` is used, by the hash of `hash_sample`.
+    double: Work in double precision whatever the rows.
+    sums of shape (n_clients, order), float64: Zeros, order at most 5.
+    used of shape (n_clients,), int64: Gets the number of rows that were used.
+    """
+    if not _usable(clients.rows) or clients.labels.dtype.kind not in "iu":
+        return False
+    weights = clients.weights
+    if weights is not None:
+        weights = weights.astype(np.float64, copy=False)
+    core.derivative_sums(
+        _aligned(clients.rows),
+        clients.order,
+        _aligned(clients.labels),
+        clients.offsets,
+        weights,
+        beta,
+        step,
+        double,
+        sums,
+        used,
+    )
+    return True
+
+
+def bin_counts(
+    clients: Any,
+    terms: tuple[int, float, float],
+    positive: Array,
+    negative: Array,
+    squares: Array,
+) -> bool:
+    """Count the entries of each client's rows by class and bin.
+
+    clients: `FederatedDataset`.
+    terms: `ClassBins.terms`.
+    positive, negative of shape (n_clients, n_classes, n_bins), int32: Zeros; one entry
+        of a row is positive, that of its class.
+    squares of shape (n_clients, 2), int64: Zeros; gets the sums of squares of both.
+    """
+    if not _usable(clients.rows) or clients.labels.dtype.kind not in "iu":
+        return False
+    core.bin_counts(
+        _aligned(clients.rows),
+        clients.order,
+        _aligned(clients.labels),
+        clients.offsets,
+        *terms,
+        positive,
+        negative,
+        squares,
+    )
+    return True
+
+
+def bin_values(
+    rows: Array,
+    terms: tuple[int, float, float],
+    table: Array,
+    out: Array,
+    *,
+    normalise: bool = False,
+) -> bool:
+    """Write the value of each entry's bin, ``table[class, bin]``, to `out`.
+
+    normalise: Divide them by the sum of the row.
+    out of the shape of `rows`: C-contiguous; may be `rows`.
+    """
+    if not (_usable(rows) and out.flags.c_contiguous and out.dtype in _FLOATS):
+        return False
+    table = np.ascontiguousarray(table, dtype=np.float64)
+    place = out if out.flags.aligned else np.empty_like(out)
+    core.bin_values(_aligned(rows), *terms, table, normalise, place)
+    if place is not out:
+        out[...] = place
+    return True
+
+
+def scores(rows: Array, labels: Array, out: Array) -> bool:
+    """Write log loss and Brier score of each row of logits to `out`, (2, n_rows)."""
+    if not _usable(rows) or labels.dtype.kind not in "iu":
+        return False
+    core.scores(_aligned(rows), _aligned(labels), out)
+    return True

@@ -1,0 +1,740 @@
+/* The compiled core: inner loops over rows of logits. See skfedcal/_kernels.py, which is
+   the only importer and has the same functions in numpy.
+
+   Needs gcc or clang (vector extensions) and IEEE arithmetic; without them the package is
+   installed without this module. Every loop is compiled for several levels of instructions,
+   and the best one that the processor has is chosen when the module is imported. The bits
+   of a result are the same at every level, see _core_math.h. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if !defined(__GNUC__) || FLT_EVAL_METHOD != 0 || defined(__FAST_MATH__)
+#error "the compiled core needs gcc or clang, without -ffast-math and x87 arithmetic"
+#endif
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#endif
+
+#ifdef __clang__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (places){__VA_ARGS__})
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+/* Distance from the largest logit beyond which a class has no weight (_numerics.py). */
+#define MAX_SPAN 1e6
+#define LOG2_E 0x1.71547652b82fep0
+/* Up to this many classes a softmax has one row in each lane. */
+#define FEW_COLUMNS 48
+/* Rows that are worked on together. */
+#define GROUP 16
+
+/* Rows of single or double precision; steps down and across are in bytes. */
+typedef struct {
+    char *data;
+    Py_ssize_t rows, columns, down, across;
+    int single;
+} Matrix;
+
+/* Up to GROUP rows, which need not be neighbours. */
+typedef struct {
+    int size;
+    const char *rows[GROUP];
+    Py_ssize_t labels[GROUP], clients[GROUP];
+    double beta[GROUP], weight[GROUP];
+} Group;
+
+/* Four dense rows of single precision as columns: squares of four by four, then the rest. */
+INLINE void turn_squares(Py_ssize_t n, const char *const *rows, float *to, int step)
+{
+    typedef float four __attribute__((vector_size(16)));
+    typedef int32_t places __attribute__((vector_size(16)));
+    Py_ssize_t j = 0;
+    for (; j + 4 <= n; j += 4) {
+        four r[4];
+        for (int l = 0; l < 4; l++)
+            memcpy(&r[l], rows[l] + j * 4, 16);
+        const four a = SHUFFLE(r[0], r[1], 0, 4, 1, 5), b = SHUFFLE(r[0], r[1], 2, 6, 3, 7);
+        const four c = SHUFFLE(r[2], r[3], 0, 4, 1, 5), d = SHUFFLE(r[2], r[3], 2, 6, 3, 7);
+        const four columns[4] = {SHUFFLE(a, c, 0, 1, 4, 5), SHUFFLE(a, c, 2, 3, 6, 7), SHUFFLE(b, d, 0, 1, 4, 5), SHUFFLE(b, d, 2, 3, 6, 7)};
+        for (int k = 0; k < 4; k++)
+            memcpy(to + (j + k) * step, &columns[k], 16);
+    }
+    for (; j < n; j++)
+        for (int l = 0; l < 4; l++)
+            to[j * step + l] = ((const float *)rows[l])[j];
+}
+
+static Py_ssize_t length(const Py_buffer *view) { return view->len / view->itemsize; }
+
+static Py_ssize_t whole_number(const Py_buffer *view, Py_ssize_t i)
+{
+    const char *at = (const char *)view->buf + i * view->strides[0];
+    switch (view->itemsize) {
+    case 1:
+        return view->format[0] == 'b' ? *(const int8_t *)at : *(const uint8_t *)at;
+    case 2:
+        return view->format[0] == 'h' ? *(const int16_t *)at : *(const uint16_t *)at;
+    case 4:
+        return (view->format[0] == 'i' || view->format[0] == 'l') ? (Py_ssize_t)*(const int32_t *)at : (Py_ssize_t)*(const uint32_t *)at;
+    default:
+        return (Py_ssize_t)*(const int64_t *)at;
+    }
+}
+
+static double real_number(const Py_buffer *view, Py_ssize_t i)
+{
+    return *(const double *)((const char *)view->buf + i * view->strides[0]);
+}
+
+#define GLUE_(a, b) a##_##b
+#define GLUE(a, b) GLUE_(a, b)
+#define FN(name) GLUE(name, LEVEL)
+
+/* Every level has the same functions. */
+typedef struct {
+    const char *name;
+    void (*map)(int kind, const void *from, void *to, Py_ssize_t size);
+    void (*derivatives[2])(const Matrix *, const Group *, void *, int, double[5][GROUP]);
+    void (*softmax[2])(const Matrix *, const Matrix *, double, int, void *);
+    int (*proba_bins)(const Matrix *, const char *, int, double *, int32_t *);
+    int (*odds_bins)(const Matrix *, const char *, int, double, double, double *, int32_t *);
+    void (*scores)(const Matrix *, const Py_buffer *, double *, double *, double *);
+} Level;
+
+#define LEVEL plain
+#define WIDTH 16
+#include "_core_level.h"
+#undef LEVEL
+#undef WIDTH
+
+#if defined(__x86_64__) && !defined(__clang__)
+#define HAVE_X86_LEVELS 1
+#pragma GCC push_options
+#pragma GCC target("avx2")
+#define LEVEL avx2
+#define WIDTH 32
+#include "_core_level.h"
+#undef LEVEL
+#undef WIDTH
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512")
+#define LEVEL avx512
+#define WIDTH 64
+#include "_core_level.h"
+#undef LEVEL
+#undef WIDTH
+#pragma GCC pop_options
+#endif
+
+static const Level *const LEVELS[] = {
+#ifdef HAVE_X86_LEVELS
+    &level_avx512,
+    &level_avx2,
+#endif
+    &level_plain,
+};
+#define N_LEVELS ((int)(sizeof LEVELS / sizeof *LEVELS))
+
+static const Level *level = &level_plain;
+
+static int runs_here(int i)
+{
+#ifdef HAVE_X86_LEVELS
+    if (i == 0)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
+               && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    if (i == 1)
+        return __builtin_cpu_supports("avx2");
+#endif
+    return i == N_LEVELS - 1;
+}
+
+/* Arguments */
+
+/* Arrays of the arguments of one call, released together. */
+typedef struct {
+    Py_buffer views[10];
+    int n;
+} Arrays;
+
+/* The array of an argument, or NULL with an error; `kinds` are letters of struct. */
+static const Py_buffer *take(Arrays *arrays, PyObject *arg, const char *kinds, int ndim, int flags, const char *name)
+{
+    Py_buffer *view = &arrays->views[arrays->n];
+    if (PyObject_GetBuffer(arg, view, PyBUF_FORMAT | PyBUF_STRIDES | flags) < 0)
+        return NULL;
+    arrays->n++;
+    const char *format = view->format ? view->format : "B";
+    if (view->ndim == ndim && strlen(format) == 1 && strchr(kinds, format[0]))
+        return view;
+    PyErr_Format(PyExc_TypeError, "%s must have %d dimensions and one of the types '%s', got %d and '%s'", name, ndim,
+                 kinds, view->ndim, format);
+    return NULL;
+}
+
+#define DENSE PyBUF_C_CONTIGUOUS
+#define INTEGERS "bBhHiIlLqQ"
+
+/* Releases the arrays; returns None unless there was an error. */
+static PyObject *finish(Arrays *arrays)
+{
+    while (arrays->n)
+        PyBuffer_Release(&arrays->views[--arrays->n]);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static Matrix matrix_of(const Py_buffer *view)
+{
+    Matrix m = {view->buf, view->shape[0], view->shape[1], view->strides[0], view->strides[1], view->format[0] == 'f'};
+    return m;
+}
+
+static int expect(Py_ssize_t given, Py_ssize_t wanted)
+{
+    if (given == wanted)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%zd arguments expected, got %zd", wanted, given);
+    return -1;
+}
+
+/* Functions */
+
+static PyObject *use(PyObject *Py_UNUSED(self), PyObject *name)
+{
+    const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
+    if (!text)
+        return NULL;
+    for (int i = 0; i < N_LEVELS; i++)
+        if (!strcmp(LEVELS[i]->name, text) && runs_here(i)) {
+            level = LEVELS[i];
+            Py_RETURN_NONE;
+        }
+    PyErr_Format(PyExc_ValueError, "no level %s on this processor", text);
+    return NULL;
+}
+
+static PyObject *levels(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(args))
+{
+    PyObject *out = PyList_New(0);
+    for (int i = 0; out && i < N_LEVELS; i++) {
+        if (!runs_here(i))
+            continue;
+        PyObject *name = PyUnicode_FromString(LEVELS[i]->name);
+        if (!name || PyList_Append(out, name) < 0)
+            Py_CLEAR(out);
+        Py_XDECREF(name);
+    }
+    return out;
+}
+
+/* map(kind, values, out): 0 2^x, 2 log, 3 log1p, 4 exp of doubles, 1 2^x, 5 exp of floats. */
+static PyObject *map(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 3) < 0)
+        return NULL;
+    const long kind = PyLong_AsLong(args[0]);
+    const char *type = kind == 1 || kind == 5 ? "f" : "d";
+    const Py_buffer *from, *to;
+    if (!PyErr_Occurred() && (from = take(&arrays, args[1], type, 1, DENSE, "values"))
+        && (to = take(&arrays, args[2], type, 1, DENSE | PyBUF_WRITABLE, "out"))) {
+        if (from->len != to->len)
+            PyErr_SetString(PyExc_ValueError, "values and out differ in length");
+        else
+            level->map((int)kind, from->buf, to->buf, length(from));
+    }
+    return finish(&arrays);
+}
+
+/* softmax(rows, out, scale, logs) */
+static PyObject *softmax(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 4) < 0)
+        return NULL;
+    const double scale = PyFloat_AsDouble(args[2]);
+    const int logs = PyObject_IsTrue(args[3]);
+    const Py_buffer *from, *to;
+    if (PyErr_Occurred() || !(from = take(&arrays, args[0], "fd", 2, 0, "rows"))
+        || !(to = take(&arrays, args[1], "fd", 2, DENSE | PyBUF_WRITABLE, "out")))
+        return finish(&arrays);
+    const Matrix m = matrix_of(from), out = matrix_of(to);
+    void *buffer = malloc((m.columns + GROUP) * 8);
+    if (m.rows != out.rows || m.columns != out.columns || m.single != out.single)
+        PyErr_SetString(PyExc_ValueError, "rows and out differ in shape or type");
+    else if (!buffer)
+        PyErr_NoMemory();
+    else if (m.rows && m.columns) {
+        Py_BEGIN_ALLOW_THREADS
+        level->softmax[m.single](&m, &out, scale, logs, buffer);
+        Py_END_ALLOW_THREADS
+    }
+    free(buffer);
+    return finish(&arrays);
+}
+
+/* Adds derivatives of a group to the sums of its clients, row after row. */
+static void add_group(const Matrix *m, Group *g, int single, void *buffer, int order, double *sums, int weighted)
+{
+    double out[5][GROUP];
+    if (!g->size)
+        return;
+    level->derivatives[single](m, g, buffer, order, out);
+    for (int l = 0; l < g->size;) {
+        const Py_ssize_t client = g->clients[l];
+        double own[5], *to = sums + client * order;
+        for (int k = 0; k < order; k++)
+            own[k] = to[k];
+        for (; l < g->size && g->clients[l] == client; l++)
+            for (int k = 0; k < order; k++)
+                own[k] += weighted ? out[k][l] * g->weight[l] : out[k][l];
+        for (int k = 0; k < order; k++)
+            to[k] = own[k];
+    }
+    g->size = 0;
+}
+
+typedef struct {
+    const Py_buffer *rows, *order, *labels, *offsets, *weights, *beta, *sums, *used;
+    long step;
+    int wide;
+} Loop;
+
+/* Returns what does not fit, or NULL. */
+static const char *add_derivatives(const Matrix *m, const Loop *loop, void *buffer)
+{
+    const Py_ssize_t n_clients = length(loop->offsets) - 1, n_beta = length(loop->beta), n = length(loop->labels);
+    const Py_ssize_t degree = loop->sums->shape[1];
+    if (n_clients < 0 || loop->sums->shape[0] != n_clients || length(loop->used) != n_clients || degree < 1
+        || degree > 5 || (n_beta != 1 && n_beta != n_clients) || loop->step < 1 || m->columns < 1
+        || (loop->weights && length(loop->weights) != n) || (loop->order && length(loop->order) < n))
+        return "arrays do not fit together";
+    const int single = m->single && !loop->wide;
+    /* floor(2^64 / step), as in hash_sample. */
+    const uint64_t step = (uint64_t)loop->step, limit = UINT64_MAX / step + (UINT64_MAX % step == step - 1);
+    Group group = {.size = 0};
+    for (Py_ssize_t c = 0; c < n_clients; c++) {
+        const Py_ssize_t start = whole_number(loop->offsets, c), stop = whole_number(loop->offsets, c + 1);
+        if (start < 0 || stop > n || (!loop->order && stop > m->rows))
+            return "offsets are out of range";
+        const double beta = real_number(loop->beta, n_beta > 1 ? c : 0);
+        Py_ssize_t count = 0;
+        for (Py_ssize_t i = start; i < stop; i++) {
+            const Py_ssize_t at = loop->order ? whole_number(loop->order, i) : i;
+            if (at < 0 || at >= m->rows)
+                return "order is out of range";
+            const char *row = m->data + at * m->down;
+            if (step > 1) {
+                const double first = m->single ? (double)*(const float *)row : *(const double *)row;
+                uint64_t bits;
+                memcpy(&bits, &first, 8);
+                if (bits * UINT64_C(0x9E3779B97F4A7C15) >= limit)
+                    continue;
+            }
+            const Py_ssize_t label = whole_number(loop->labels, i);
+            if (label < 0 || label >= m->columns)
+                return "a label is out of range";
+            const int l = group.size++;
+            group.rows[l] = row;
+            group.labels[l] = label;
+            group.clients[l] = c;
+            group.beta[l] = beta;
+            if (loop->weights)
+                group.weight[l] = real_number(loop->weights, i);
+            count++;
+            if (group.size == GROUP)
+                add_group(m, &group, single, buffer, (int)degree, loop->sums->buf, loop->weights != NULL);
+        }
+        ((int64_t *)loop->used->buf)[c] = count;
+    }
+    add_group(m, &group, single, buffer, (int)degree, loop->sums->buf, loop->weights != NULL);
+    return NULL;
+}
+
+/* derivative_sums(rows, order, labels, offsets, weights, beta, step, double, sums, used)
+
+   rows[order[i]] or rows[i] for i from offsets[c] to offsets[c + 1] are the rows of client
+   c; labels and weights are in packed order. beta has one entry, or one per client. Of step
+   rows one is used, by a hash of its first entry; used counts them. sums (n_clients, order)
+   gets what is added. order and weights may be None. */
+static PyObject *derivative_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 10) < 0)
+        return NULL;
+    Loop loop = {.step = PyLong_AsLong(args[6]), .wide = PyObject_IsTrue(args[7])};
+    if (!PyErr_Occurred() && (loop.rows = take(&arrays, args[0], "fd", 2, 0, "rows"))
+        && (args[1] == Py_None || (loop.order = take(&arrays, args[1], INTEGERS, 1, 0, "order")))
+        && (loop.labels = take(&arrays, args[2], INTEGERS, 1, 0, "labels"))
+        && (loop.offsets = take(&arrays, args[3], INTEGERS, 1, 0, "offsets"))
+        && (args[4] == Py_None || (loop.weights = take(&arrays, args[4], "d", 1, 0, "weights")))
+        && (loop.beta = take(&arrays, args[5], "d", 1, 0, "beta"))
+        && (loop.sums = take(&arrays, args[8], "d", 2, DENSE | PyBUF_WRITABLE, "sums"))
+        && (loop.used = take(&arrays, args[9], "lq", 1, DENSE | PyBUF_WRITABLE, "used"))) {
+        const Matrix m = matrix_of(loop.rows);
+        void *buffer = malloc((m.columns + GROUP) * 8);
+        const char *fault = NULL;
+        if (!buffer)
+            PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            fault = add_derivatives(&m, &loop, buffer);
+            Py_END_ALLOW_THREADS
+        }
+        free(buffer);
+        if (fault)
+            PyErr_SetString(PyExc_IndexError, fault);
+    }
+    return finish(&arrays);
+}
+
+/* Bins of the entries of one row: of equal width in probability where span is 0, else in
+   log-odds between -span and span. Single precision is off by less than `slack` bins. */
+typedef struct {
+    int n_bins;
+    double span, slack, *work;
+    int32_t *index;
+} Bins;
+
+static int find_bins(const Matrix *m, const char *row, const Bins *bins)
+{
+    if (bins->span > 0)
+        return level->odds_bins(m, row, bins->n_bins, bins->span, bins->slack, bins->work, bins->index);
+    return level->proba_bins(m, row, bins->n_bins, bins->work, bins->index);
+}
+
+/* Reads (n_bins, span, slack) and makes room; 0 with an error. */
+static int start_bins(Bins *bins, PyObject *const *args, Py_ssize_t n_columns)
+{
+    const long n_bins = PyLong_AsLong(args[0]);
+    bins->n_bins = (int)n_bins;
+    bins->span = PyFloat_AsDouble(args[1]);
+    bins->slack = PyFloat_AsDouble(args[2]);
+    if (PyErr_Occurred())
+        return 0;
+    if (n_bins < 1 || n_bins > 1 << 24) {
+        PyErr_Format(PyExc_ValueError, "%ld bins", n_bins);
+        return 0;
+    }
+    bins->work = malloc((n_columns + 16) * 2 * sizeof(double));
+    bins->index = malloc((n_columns + 16) * sizeof(int32_t));
+    if (bins->work && bins->index)
+        return 1;
+    PyErr_NoMemory();
+    return 0;
+}
+
+static void end_bins(Bins *bins)
+{
+    free(bins->work);
+    free(bins->index);
+}
+
+static const char NOT_A_NUMBER[] = "a row has entries that are not finite";
+
+/* Adds 1 to the cell (client, class, bin) of every entry: to `positive` for the class of
+   the row, to `negative` for the others. */
+static const char *add_counts(const Matrix *m, const Loop *loop, const Bins *bins, int32_t *positive, int32_t *negative, int64_t *squares)
+{
+    const Py_ssize_t n_clients = length(loop->offsets) - 1, n = length(loop->labels), width = m->columns * bins->n_bins;
+    for (Py_ssize_t c = 0; c < n_clients; c++) {
+        const Py_ssize_t start = whole_number(loop->offsets, c), stop = whole_number(loop->offsets, c + 1);
+        if (start < 0 || stop > n || (!loop->order && stop > m->rows))
+            return "offsets are out of range";
+        for (Py_ssize_t i = start; i < stop; i++) {
+            const Py_ssize_t at = loop->order ? whole_number(loop->order, i) : i, label = whole_number(loop->labels, i);
+            if (at < 0 || at >= m->rows)
+                return "order is out of range";
+            if (label < 0 || label >= m->columns)
+                return "a label is out of range";
+            if (!find_bins(m, m->data + at * m->down, bins))
+                return NOT_A_NUMBER;
+            int32_t *cells = negative + c * width;
+            /* (k + 1)^2 - k^2 = 2 k + 1, first for all classes, then back for its own. */
+            int64_t sum = 0;
+            for (Py_ssize_t j = 0; j < m->columns; j++)
+                sum += 2 * (int64_t)cells[j * bins->n_bins + bins->index[j]]++ + 1;
+            const Py_ssize_t own = label * bins->n_bins + bins->index[label];
+            squares[2 * c + 1] += sum - 2 * (int64_t)--cells[own] - 1;
+            squares[2 * c] += 2 * (int64_t)positive[c * width + own]++ + 1;
+        }
+    }
+    return NULL;
+}
+
+/* bin_counts(rows, order, labels, offsets, n_bins, span, slack, positive, negative, squares)
+
+   squares (n_clients, 2) gets the sums of squares of both counts of each client. */
+static PyObject *bin_counts(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    Loop loop = {.step = 1};
+    Bins bins = {.work = NULL};
+    const Py_buffer *positive, *negative, *squares;
+    if (expect(n_args, 10) < 0)
+        return NULL;
+    if ((loop.rows = take(&arrays, args[0], "fd", 2, 0, "rows"))
+        && (args[1] == Py_None || (loop.order = take(&arrays, args[1], INTEGERS, 1, 0, "order")))
+        && (loop.labels = take(&arrays, args[2], INTEGERS, 1, 0, "labels"))
+        && (loop.offsets = take(&arrays, args[3], INTEGERS, 1, 0, "offsets"))
+        && (positive = take(&arrays, args[7], "i", 3, DENSE | PyBUF_WRITABLE, "positive"))
+        && (negative = take(&arrays, args[8], "i", 3, DENSE | PyBUF_WRITABLE, "negative"))
+        && (squares = take(&arrays, args[9], "lq", 2, DENSE | PyBUF_WRITABLE, "squares"))
+        && start_bins(&bins, args + 4, loop.rows->shape[1])) {
+        const Matrix m = matrix_of(loop.rows);
+        const char *fault = NULL;
+        if (positive->len != negative->len || positive->shape[0] != length(loop.offsets) - 1
+            || positive->shape[1] != m.columns || positive->shape[2] != bins.n_bins
+            || squares->shape[0] != positive->shape[0] || squares->shape[1] != 2
+            || (loop.order && length(loop.order) < length(loop.labels)))
+            fault = "arrays do not fit together";
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            fault = add_counts(&m, &loop, &bins, positive->buf, negative->buf, squares->buf);
+            Py_END_ALLOW_THREADS
+        }
+        if (fault)
+            PyErr_SetString(fault == NOT_A_NUMBER ? PyExc_ValueError : PyExc_IndexError, fault);
+    }
+    end_bins(&bins);
+    return finish(&arrays);
+}
+
+/* bin_values(rows, n_bins, span, slack, table, normalise, out): table[class, bin] of every
+   entry, over the sum of its row with `normalise`. */
+static PyObject *bin_values(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    Bins bins = {.work = NULL};
+    const Py_buffer *rows, *table, *to;
+    if (expect(n_args, 7) < 0)
+        return NULL;
+    const int normalise = PyObject_IsTrue(args[5]);
+    if ((rows = take(&arrays, args[0], "fd", 2, 0, "rows")) && (table = take(&arrays, args[4], "d", 2, DENSE, "table"))
+        && (to = take(&arrays, args[6], "fd", 2, DENSE | PyBUF_WRITABLE, "out"))
+        && start_bins(&bins, args + 1, rows->shape[1])) {
+        const Matrix m = matrix_of(rows), out = matrix_of(to);
+        int good = 1;
+        if (out.rows != m.rows || out.columns != m.columns || table->shape[0] != m.columns || table->shape[1] != bins.n_bins)
+            PyErr_SetString(PyExc_ValueError, "arrays do not fit together");
+        else {
+            const double *values = table->buf;
+            Py_BEGIN_ALLOW_THREADS
+            for (Py_ssize_t i = 0; i < m.rows && good; i++) {
+                good = find_bins(&m, m.data + i * m.down, &bins);
+                double share = 1.0;
+                if (normalise) {
+                    double sums[4] = {0};
+                    for (Py_ssize_t j = 0; j < m.columns; j++)
+                        sums[j % 4] += bins.work[j] = values[j * bins.n_bins + bins.index[j]];
+                    share = 1.0 / ((sums[0] + sums[2]) + (sums[1] + sums[3]));
+                }
+                else
+                    for (Py_ssize_t j = 0; j < m.columns; j++)
+                        bins.work[j] = values[j * bins.n_bins + bins.index[j]];
+                if (out.single)
+                    for (Py_ssize_t j = 0; j < m.columns; j++)
+                        ((float *)(out.data + i * out.down))[j] = (float)(bins.work[j] * share);
+                else
+                    for (Py_ssize_t j = 0; j < m.columns; j++)
+                        ((double *)(out.data + i * out.down))[j] = bins.work[j] * share;
+            }
+            Py_END_ALLOW_THREADS
+        }
+        if (!good)
+            PyErr_SetString(PyExc_ValueError, NOT_A_NUMBER);
+    }
+    end_bins(&bins);
+    return finish(&arrays);
+}
+
+/* Encoding of one group of numbers, see skfedcal/privacy/codec.py. */
+typedef struct {
+    double clip, step;
+    int64_t limit;
+    int l1;
+    double *values;      /* those that are not 0, then over the step */
+    int64_t *rounded;
+    Py_ssize_t *places;
+} Code;
+
+/* Adding 1.5 2^52 rounds to the nearest whole number, ties to even. */
+INLINE double nearest(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
+
+/* Rounds n values, toward zero with `cut`; returns their squared L2 norm or L1 norm. */
+static int64_t round_group(const Code *code, Py_ssize_t n, int cut)
+{
+    int64_t norm = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const int64_t whole = (int64_t)(cut ? code->values[i] : nearest(code->values[i]));
+        code->rounded[i] = whole;
+        norm += code->l1 ? (whole < 0 ? -whole : whole) : whole * whole;
+    }
+    return norm;
+}
+
+/* Clips and rounds n values in place, as clip_rows and round_within do. */
+static void encode_group(const Code *code, Py_ssize_t n)
+{
+    double *v = code->values, top = 0.0, length = 0.0;
+    for (Py_ssize_t i = 0; i < n; i++)
+        top = fabs(v[i]) > top ? fabs(v[i]) : top;
+    /* The largest is taken out first, so that 1e300 does not overflow a square. */
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const double unit = v[i] / top;
+        length += code->l1 ? fabs(unit) : unit * unit;
+    }
+    length = code->l1 ? length : sqrt(length);
+    const int is_long = top * length > code->clip;
+    const double scale = code->clip / length;
+    for (Py_ssize_t i = 0; i < n; i++)
+        v[i] = (is_long ? v[i] / top * scale : v[i]) / code->step;
+    int64_t norm = round_group(code, n, 0);
+    /* Rounding up in many dimensions can lengthen a vector; toward zero never does. */
+    for (int attempt = 0; norm > code->limit && attempt <= 12; attempt++) {
+        const double ratio = (double)code->limit / (double)norm;
+        double shrink = code->l1 ? ratio : sqrt(ratio);
+        shrink = shrink < 1 - 1e-9 ? shrink : 1 - 1e-9;
+        for (Py_ssize_t i = 0; i < n; i++)
+            v[i] *= shrink;
+        norm = round_group(code, n, attempt == 12);
+    }
+    if (norm > code->limit)
+        memset(code->rounded, 0, n * sizeof(int64_t));
+}
+
+/* Adds the encoded groups of all rows to `total`; one in `size` numbers of each row. */
+static void add_encoded(const Py_buffer *values, Py_ssize_t n_groups, const Code *code, int64_t *total)
+{
+    const Py_ssize_t size = values->shape[1], width = size / n_groups;
+    const int whole = values->format[0] == 'i';
+    for (Py_ssize_t i = 0; i < values->shape[0] * n_groups; i++) {
+        Py_ssize_t n = 0;
+        const Py_ssize_t first = i % n_groups * width;
+        if (whole) {
+            const int32_t *from = (const int32_t *)values->buf + i * width;
+            for (Py_ssize_t j = 0; j < width; j++) {
+                code->places[n] = first + j;
+                code->values[n] = (double)from[j];
+                n += from[j] != 0;
+            }
+        }
+        else {
+            const double *from = (const double *)values->buf + i * width;
+            for (Py_ssize_t j = 0; j < width; j++) {
+                code->places[n] = first + j;
+                code->values[n] = from[j];
+                n += from[j] != 0.0 && isfinite(from[j]);
+            }
+        }
+        if (!n)
+            continue;
+        encode_group(code, n);
+        for (Py_ssize_t j = 0; j < n; j++)
+            total[code->places[j]] += code->rounded[j];
+    }
+}
+
+/* encode_sum(values, groups, clip, l1, step, limit, total) */
+static PyObject *encode_sum(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 7) < 0)
+        return NULL;
+    const Py_ssize_t groups = PyLong_AsSsize_t(args[1]);
+    Code code = {.clip = PyFloat_AsDouble(args[2]), .l1 = PyObject_IsTrue(args[3]), .step = PyFloat_AsDouble(args[4]), .limit = PyLong_AsLongLong(args[5])};
+    const Py_buffer *values, *total;
+    if (!PyErr_Occurred() && (values = take(&arrays, args[0], "id", 2, DENSE, "values"))
+        && (total = take(&arrays, args[6], "lq", 1, DENSE | PyBUF_WRITABLE, "total"))) {
+        const Py_ssize_t size = values->shape[1];
+        code.values = malloc((size + 1) * sizeof(double));
+        code.rounded = malloc((size + 1) * sizeof(int64_t));
+        code.places = malloc((size + 1) * sizeof(Py_ssize_t));
+        /* Integers of at most 2^31 have squares that fit; see the codec. */
+        if (length(total) != size || groups < 1 || size % groups || !(code.clip / code.step <= 0x1p31) || code.limit < 0)
+            PyErr_SetString(PyExc_ValueError, "arrays do not fit together");
+        else if (!code.values || !code.rounded || !code.places)
+            PyErr_NoMemory();
+        else if (size) {
+            Py_BEGIN_ALLOW_THREADS
+            add_encoded(values, groups, &code, total->buf);
+            Py_END_ALLOW_THREADS
+        }
+        free(code.values);
+        free(code.rounded);
+        free(code.places);
+    }
+    return finish(&arrays);
+}
+
+/* scores(rows, labels, out): log loss and Brier score of each row, out of shape (2, n). */
+static PyObject *scores(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    const Py_buffer *rows, *labels, *out;
+    if (expect(n_args, 3) < 0)
+        return NULL;
+    if ((rows = take(&arrays, args[0], "fd", 2, 0, "rows")) && (labels = take(&arrays, args[1], INTEGERS, 1, 0, "labels"))
+        && (out = take(&arrays, args[2], "d", 2, DENSE | PyBUF_WRITABLE, "out"))) {
+        const Matrix m = matrix_of(rows);
+        int good = out->shape[0] == 2 && out->shape[1] == m.rows && length(labels) == m.rows;
+        for (Py_ssize_t i = 0; i < m.rows && good; i++) {
+            const Py_ssize_t own = whole_number(labels, i);
+            good = own >= 0 && own < m.columns;
+        }
+        double *work = malloc((m.columns + 16) * sizeof(double));
+        if (!good)
+            PyErr_SetString(PyExc_IndexError, "arrays do not fit together");
+        else if (!work)
+            PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            level->scores(&m, labels, work, out->buf, (double *)out->buf + m.rows);
+            Py_END_ALLOW_THREADS
+        }
+        free(work);
+    }
+    return finish(&arrays);
+}
+
+static PyMethodDef METHODS[] = {
+    {"use", use, METH_O, "Choose a level by name."},
+    {"levels", levels, METH_NOARGS, "Names of the levels that run here, best first."},
+    {"map", (PyCFunction)(void (*)(void))map, METH_FASTCALL, "Function of each entry."},
+    {"softmax", (PyCFunction)(void (*)(void))softmax, METH_FASTCALL, "Softmax of rows."},
+    {"derivative_sums", (PyCFunction)(void (*)(void))derivative_sums, METH_FASTCALL, "Derivatives of the log loss."},
+    {"bin_counts", (PyCFunction)(void (*)(void))bin_counts, METH_FASTCALL, "Counts of bins."},
+    {"bin_values", (PyCFunction)(void (*)(void))bin_values, METH_FASTCALL, "Values of bins."},
+    {"encode_sum", (PyCFunction)(void (*)(void))encode_sum, METH_FASTCALL, "Sum of encoded rows."},
+    {"scores", (PyCFunction)(void (*)(void))scores, METH_FASTCALL, "Losses of rows."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int start(PyObject *Py_UNUSED(module))
+{
+    for (int i = N_LEVELS - 1; i >= 0; i--)
+        if (runs_here(i))
+            level = LEVELS[i];
+    return 0;
+}
+
+static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)start}, {0, NULL}};
+
+static struct PyModuleDef MODULE = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "skfedcal._core",
+    .m_methods = METHODS,
+    .m_slots = SLOTS,
+};
+
+PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&MODULE); }

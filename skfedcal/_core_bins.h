@@ -1,0 +1,225 @@
+/* Bins of the probabilities of rows, and scores of rows, for one level of instructions.
+
+   Included by _core_level.h. A row is read in pieces of 64 bytes, padded to a whole piece;
+   padding has weight 0. Bins are those of numbers in double precision. Log-odds are tried in
+   single precision first; a row with an entry near an edge is done again. */
+
+#define PARTS_D (64 / WIDTH)
+#define LANES_D (WIDTH / 8)
+#define LANES_F (WIDTH / 4)
+
+/* log(x) of single precision, for normal x > 0. */
+INLINE FN(vf) FN(quick_log)(FN(vf) x)
+{
+    const FN(vw) moved = (FN(vw))x + (0x3f800000 - 0x3f3504f3);
+    const FN(vw) power = (moved >> 23) - 127;
+    const FN(vf) m = (FN(vf))((moved & 0x007fffff) + 0x3f3504f3), f = m - 1.0f;
+    const FN(vf) k = __builtin_convertvector(power, FN(vf));
+    const FN(vf) s = f / (f + 2.0f), z = s * s;
+    const FN(vf) series = z * ((0x1.2ee69bp-2f * z + 0x1.997c2dp-2f) * z + 0x1.55555cp-1f);
+    const FN(vf) half = 0.5f * f * f;
+    return k * 0.693115234375f + (f - (half - (s * (half + series) + k * 3.19461849453e-5f)));
+}
+
+/* Distances from the largest entry in double precision, padded with -inf. */
+INLINE void FN(gaps)(const Matrix *m, const char *row, double *out)
+{
+    const Py_ssize_t n = m->columns, padded = (n + 7) / 8 * 8;
+    if (m->single && m->across == 4)
+        for (Py_ssize_t j = 0; j < n; j++)
+            out[j] = (double)((const float *)row)[j];
+    else if (!m->single && m->across == 8)
+        memcpy(out, row, n * 8);
+    else
+        for (Py_ssize_t j = 0; j < n; j++)
+            out[j] = FN(entry_d)(m, row, j);
+    for (Py_ssize_t j = n; j < padded; j++)
+        out[j] = -INFINITY;
+    FN(vd) best, v;
+    memcpy(&best, out, sizeof best);
+    for (Py_ssize_t j = LANES_D; j < padded; j += LANES_D) {
+        memcpy(&v, out + j, sizeof v);
+        best = FN(max_d)(v, best);
+    }
+    double peak = best[0];
+    for (int l = 1; l < LANES_D; l++)
+        peak = best[l] > peak ? best[l] : peak;
+    for (Py_ssize_t j = 0; j < padded; j++)
+        out[j] -= peak;
+}
+
+/* Weights 2^(gap log2(e)) in place of gaps, and their sum in the order of _core_rows.h. */
+INLINE double FN(weights)(const double *gaps, double *out, Py_ssize_t n)
+{
+    FN(vd) sums[PARTS_D] = {{0}};
+    for (Py_ssize_t j = 0; j < n; j += 8)
+#pragma GCC unroll 4
+        for (int p = 0; p < PARTS_D; p++) {
+            FN(vd) v;
+            memcpy(&v, gaps + j + p * LANES_D, sizeof v);
+            v = FN(exp2_d)(v * LOG2_E);
+            sums[p] += v;
+            memcpy(out + j + p * LANES_D, &v, sizeof v);
+        }
+    return FN(across_d)(sums);
+}
+
+/* Bins of equal width in probability. `work` has room for two padded rows. Returns 0 where
+   an entry is not a number, or the largest is not finite. */
+static int FN(proba_bins)(const Matrix *m, const char *row, int n_bins, double *work, int32_t *out)
+{
+    const Py_ssize_t n = m->columns, padded = (n + 7) / 8 * 8;
+    FN(gaps)(m, row, work);
+    const double total = FN(weights)(work, work, padded);
+    for (Py_ssize_t j = 0; j < padded; j++) {
+        const double place = work[j] / total * n_bins;
+        out[j] = place < n_bins - 1 ? (int32_t)place : n_bins - 1;
+    }
+    return total == total;
+}
+
+/* Bins of equal width in log-odds between -span and span, in double precision. */
+static int FN(exact_odds_bins)(const Matrix *m, const char *row, int n_bins, double span, double *work, int32_t *out)
+{
+    const Py_ssize_t n = m->columns, padded = (n + 7) / 8 * 8;
+    double *gaps = work, *weights = work + padded;
+    Py_ssize_t top = 0;
+    FN(gaps)(m, row, gaps);
+    while (top < n - 1 && gaps[top] != 0.0)
+        top++;
+    for (Py_ssize_t j = 0; j < padded; j++)
+        gaps[j] = gaps[j] < -MAX_SPAN ? -MAX_SPAN : gaps[j];
+    FN(weights)(gaps, weights, padded);
+    weights[top] = 0.0;
+    FN(vd) sums[PARTS_D] = {{0}};
+    for (Py_ssize_t j = 0; j < padded; j += 8)
+        for (int p = 0; p < PARTS_D; p++) {
+            FN(vd) v;
+            memcpy(&v, weights + j + p * LANES_D, sizeof v);
+            sums[p] += v;
+        }
+    const double rest = FN(across_d)(sums);
+    for (Py_ssize_t j = 0; j < padded; j += LANES_D) {
+        FN(vd) gap, weight;
+        memcpy(&gap, gaps + j, sizeof gap);
+        memcpy(&weight, weights + j, sizeof weight);
+        gap -= FN(log1p_d)(FN(max_d)((FN(vd)){0}, rest - weight));
+        memcpy(weights + j, &gap, sizeof gap);
+    }
+    /* The sum of the others is all that the largest entry is against. */
+    const FN(vd) against = FN(log_d)((FN(vd)){0} + (rest > 1e-300 ? rest : 1e-300));
+    weights[top] = gaps[top] - against[0];
+    if (n == 2)
+        weights[1 - top] = -(weights[top] = -gaps[1 - top]);
+    for (Py_ssize_t j = 0; j < n; j++) {
+        double place = weights[j] / (2 * span) + 0.5;
+        place = (place < 0.0 ? 0.0 : place) * n_bins;
+        out[j] = place < n_bins - 1 ? (int32_t)place : n_bins - 1;
+    }
+    return rest == rest;
+}
+
+/* The same, tried in single precision; `slack` is the largest error in bins. */
+static int FN(odds_bins)(const Matrix *m, const char *row, int n_bins, double span, double slack, double *work, int32_t *out)
+{
+    const Py_ssize_t n = m->columns, padded = (n + 15) / 16 * 16;
+    if (n == 1) {
+        out[0] = n_bins - 1;
+        return 1;
+    }
+    /* The slack holds for sums of so many terms in each place. */
+    if (slack > 1.0 / 16 || n > 2048)
+        return FN(exact_odds_bins)(m, row, n_bins, span, work, out);
+    float *gaps = (float *)work, *weights = gaps + padded;
+    if (m->single) {
+        float peak = -INFINITY;
+        if (m->across == 4)
+            memcpy(gaps, row, n * 4);
+        else
+            for (Py_ssize_t j = 0; j < n; j++)
+                gaps[j] = *(const float *)(row + j * m->across);
+        for (Py_ssize_t j = n; j < padded; j++)
+            gaps[j] = -INFINITY;
+        FN(vf) best = {0}, v;
+        best -= INFINITY;
+        for (Py_ssize_t j = 0; j < padded; j += LANES_F) {
+            memcpy(&v, gaps + j, sizeof v);
+            best = FN(max_f)(v, best);
+        }
+        for (int l = 0; l < LANES_F; l++)
+            peak = best[l] > peak ? best[l] : peak;
+        for (Py_ssize_t j = 0; j < padded; j++)
+            gaps[j] -= peak;
+    }
+    else {
+        double *wide = work + padded;
+        FN(gaps)(m, row, wide);
+        for (Py_ssize_t j = 0; j < n; j++)
+            gaps[j] = (float)wide[j];
+        for (Py_ssize_t j = n; j < padded; j++)
+            gaps[j] = -INFINITY;
+    }
+    /* The largest have weight 1; the others are added up apart: behind 1, a sum of small
+       ones has no digits. */
+    FN(vf) small[PARTS_D] = {{0}}, ones[PARTS_D] = {{0}};
+    for (Py_ssize_t j = 0; j < padded; j += 16)
+#pragma GCC unroll 4
+        for (int p = 0; p < PARTS_D; p++) {
+            FN(vf) v;
+            memcpy(&v, gaps + j + p * LANES_F, sizeof v);
+            v = FN(exp2_f)(v * (float)LOG2_E);
+            memcpy(weights + j + p * LANES_F, &v, sizeof v);
+            const FN(vw) one = (FN(vw))(v >= 1.0f);
+            small[p] += (FN(vf))((FN(vw))v & ~one);
+            ones[p] += (FN(vf))((FN(vw))((FN(vf)){0} + 1.0f) & one);
+        }
+    const float rest = FN(across_f)(ones) - 1.0f + FN(across_f)(small);
+    const float density = (float)(n_bins / (2 * span)), middle = (float)(n_bins / 2.0);
+    const FN(vf) low = (FN(vf)){0} + 0.5f, minus_high = (FN(vf)){0} - ((float)n_bins - 0.5f);
+    const FN(vf) least = (FN(vf)){0} + 1e-37f;
+    FN(vw) near = {0};
+    for (Py_ssize_t j = 0; j < padded; j += LANES_F) {
+        FN(vf) gap, weight;
+        memcpy(&gap, gaps + j, sizeof gap);
+        memcpy(&weight, weights + j, sizeof weight);
+        const FN(vf) others = FN(max_f)((1.0f - weight) + rest, least);
+        FN(vf) place = (gap - FN(quick_log)(others)) * density + middle;
+        /* The ends are no edges: what is beyond them is half a bin away. */
+        place = -FN(max_f)(-FN(max_f)(place, low), minus_high);
+        const FN(vw) bin = __builtin_convertvector(place, FN(vw));
+        memcpy(out + j, &bin, sizeof bin);
+        const FN(vf) off = place - __builtin_convertvector(bin, FN(vf));
+        near |= (FN(vw))(off < (float)slack) | (FN(vw))(off > 1.0f - (float)slack);
+    }
+    int32_t any = 0;
+    for (int l = 0; l < LANES_F; l++)
+        any |= near[l];
+    return any || rest != rest ? FN(exact_odds_bins)(m, row, n_bins, span, work, out) : 1;
+}
+
+/* Log loss and Brier score of each row. */
+static void FN(scores)(const Matrix *m, const Py_buffer *labels, double *work, double *losses, double *briers)
+{
+    const Py_ssize_t padded = (m->columns + 7) / 8 * 8;
+    for (Py_ssize_t i = 0; i < m->rows; i++) {
+        const Py_ssize_t own = whole_number(labels, i);
+        FN(gaps)(m, m->data + i * m->down, work);
+        const double gap = work[own], total = FN(weights)(work, work, padded), share = 1.0 / total;
+        work[own] -= total;
+        FN(vd) squares[PARTS_D] = {{0}};
+        for (Py_ssize_t j = 0; j < padded; j += 8)
+#pragma GCC unroll 4
+            for (int p = 0; p < PARTS_D; p++) {
+                FN(vd) v;
+                memcpy(&v, work + j + p * LANES_D, sizeof v);
+                v *= share;
+                squares[p] += v * v;
+            }
+        briers[i] = FN(across_d)(squares);
+        losses[i] = FN(log_d)((FN(vd)){0} + total)[0] - gap;
+    }
+}
+
+#undef PARTS_D
+#undef LANES_D
+#undef LANES_F

@@ -1,0 +1,450 @@
+"""The compiled core: accuracy, equal bits at every level, agreement with numpy.
+
+Tests of bits run where the core was built; its numpy form is tested on every machine.
+"""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import special
+
+from skfedcal import (
+    FedBBQCalibrator,
+    FedBinCalibrator,
+    FedTempCalibrator,
+    _compiled,
+    _numerics,
+    make_federation,
+)
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.contract import BlockSpec
+from skfedcal.methods.buckets import ClassBins
+from skfedcal.methods.temperature.moments import derivative_sums
+from skfedcal.privacy.codec import BlockCode
+
+needs_core = pytest.mark.skipif(_compiled.core is None, reason="no compiled core")
+COLUMNS = (1, 2, 3, 7, 8, 16, 17, 31, 48, 49, 64, 100, 128, 129, 200)
+DTYPES = (np.float32, np.float64)
+
+
+@pytest.fixture(params=["numpy", "core"])
+def either(request, monkeypatch):
+    """Run a test with the core switched off and, where there is one, on."""
+    if request.param == "numpy":
+        monkeypatch.setattr(_compiled, "core", None)
+    elif _compiled.core is None:
+        pytest.skip("no compiled core")
+    return request.param
+
+
+@pytest.fixture
+def best_level():
+    """Give the core its best level back."""
+    yield
+    _compiled.core.use(_compiled.levels()[0])
+
+
+def hard_rows(n_rows, n_columns, dtype, seed=0):
+    """Logits of many scales, with -inf, ties and huge gaps."""
+    rng = np.random.default_rng([seed, n_columns])
+    scale = 10 ** rng.uniform(-3, 2, (n_rows, 1))
+    rows = rng.normal(size=(n_rows, n_columns)) * scale
+    rows[rng.random(rows.shape) < 0.02] = -np.inf
+    rows[rng.random(rows.shape) < 0.02] = -3e7
+    rows[:, rng.integers(n_columns)] = rng.normal(size=n_rows)
+    rows[::7] = np.where(np.isfinite(rows[::7]), 1.0, -np.inf)
+    return rows.astype(dtype), rng.integers(0, n_columns, n_rows)
+
+
+def dataset(rows, labels, sizes, weights=None, order=None):
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    names = range(len(sizes))
+    return FederatedDataset(
+        rows, labels, offsets, names, rows.shape[1], weights, order=order
+    )
+
+
+def applied(kind, values):
+    out = np.empty_like(values)
+    _compiled.core.map(kind, values, out)
+    return out
+
+
+def largest_error(kind, values, exact):
+    """Largest error in units in the last place, against mpmath."""
+    mpmath = pytest.importorskip("mpmath")
+    mpmath.mp.prec = 120
+    worst = 0.0
+    for x, y in zip(values.tolist(), applied(kind, values).tolist(), strict=True):
+        truth = exact(mpmath, mpmath.mpf(x))
+        unit = float(np.spacing(np.abs(values.dtype.type(truth))))
+        worst = max(worst, float(abs(truth - y) / unit))
+    return worst
+
+
+@needs_core
+@pytest.mark.parametrize(
+    ("kind", "dtype", "exact", "values"),
+    [
+        (0, np.float64, lambda m, x: m.power(2, x), (-1, 1)),
+        (0, np.float64, lambda m, x: m.power(2, x), (-1022, 1022)),
+        (1, np.float32, lambda m, x: m.power(2, x), (-1, 1)),
+        (1, np.float32, lambda m, x: m.power(2, x), (-126, 126)),
+        (4, np.float64, lambda m, x: m.exp(x), (-1, 1)),
+        (4, np.float64, lambda m, x: m.exp(x), (-708, 708)),
+        (5, np.float32, lambda m, x: m.exp(x), (-1, 1)),
+        (5, np.float32, lambda m, x: m.exp(x), (-87, 87)),
+        (2, np.float64, lambda m, x: m.log(x), (0.5, 2)),
+        (2, np.float64, lambda m, x: m.log(x), (1e-300, 1e300)),
+        (2, np.float64, lambda m, x: m.log(x), (1 - 1e-6, 1 + 1e-6)),
+        (3, np.float64, lambda m, x: m.log1p(x), (0, 1)),
+        (3, np.float64, lambda m, x: m.log1p(x), (1e-20, 1e4)),
+    ],
+)
+def test_functions_are_accurate_to_about_one_unit_in_the_last_place(
+    kind, dtype, exact, values
+):
+    low, high = values
+    rng = np.random.default_rng(0)
+    if low > 0 and high / low > 1e3:
+        found = np.exp(rng.uniform(np.log(low), np.log(high), 3000))
+    else:
+        found = rng.uniform(low, high, 3000)
+    assert largest_error(kind, found.astype(dtype), exact) < 1.25
+
+
+@needs_core
+def test_functions_at_the_ends_of_their_range():
+    far = np.array([-np.inf, -1e300, -1023.0, 0.0, 1.0, -1.0, np.nan])
+    assert applied(0, far)[:6].tolist() == [0, 0, 0, 1, 2, 0.5]
+    assert np.isnan(applied(0, far)[6])
+    assert applied(4, far)[:4].tolist() == [0, 0, 0, 1]
+    assert np.isnan(applied(4, far)[6])
+    single = np.array([-np.inf, -127.0, 0.0, -3.0, np.nan], np.float32)
+    assert applied(5, single)[:3].tolist() == [0, 0, 1]
+    assert applied(1, single)[:4].tolist() == [0, 0, 1, 0.125]
+    assert np.isnan(applied(1, single)[4])
+    assert applied(2, np.array([1.0, 2.0]))[0] == 0
+    assert applied(3, np.array([0.0, 1e-300])).tolist() == [0, 1e-300]
+
+
+@needs_core
+@pytest.mark.usefixtures("best_level")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", COLUMNS)
+def test_every_level_of_instructions_gives_the_same_bits(n_columns, dtype):
+    rows, labels = hard_rows(203, n_columns, dtype)
+    weights = np.random.default_rng(0).random(203)
+    clients = dataset(rows, labels, [0, 3, 100, 1, 99], weights)
+    found = []
+    for level in _compiled.levels():
+        _compiled.core.use(level)
+        parts = [_numerics.softmax(rows), _numerics.log_softmax(rows)]
+        parts += [
+            derivative_sums(clients, 0.7, order, work)[0]
+            for order in (1, 2, 3, 5)
+            for work in DTYPES
+        ]
+        found.append([part.tobytes() for part in parts])
+    assert found
+    assert all(other == found[0] for other in found)
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", COLUMNS)
+def test_a_row_has_the_same_bits_beside_any_others(n_columns, dtype):
+    rows, labels = hard_rows(57, n_columns, dtype)
+    every = range(57)
+    one_each, _ = derivative_sums(dataset(rows, labels, [1] * 57), 1.3, 5, dtype)
+    proba = _numerics.softmax(rows)
+    for i in every:
+        alone = dataset(rows[i : i + 1], labels[i : i + 1], [1])
+        sums, _ = derivative_sums(alone, 1.3, 5, dtype)
+        assert sums.tobytes() == one_each[i : i + 1].tobytes()
+        assert _numerics.softmax(rows[i : i + 1]).tobytes() == proba[i].tobytes()
+    # In another layout, and through an order.
+    for other in (np.asfortranarray(rows), np.repeat(rows, 2, axis=0)[::2]):
+        sums, _ = derivative_sums(dataset(other, labels, [1] * 57), 1.3, 5, dtype)
+        assert sums.tobytes() == one_each.tobytes()
+        assert _numerics.softmax(other).tobytes() == proba.tobytes()
+    turned = np.arange(57)[::-1]
+    clients = dataset(rows[::-1], labels, [1] * 57, order=turned)
+    sums, _ = derivative_sums(clients, 1.3, 5, dtype)
+    assert sums.tobytes() == one_each.tobytes()
+
+
+@pytest.mark.parametrize("n_columns", [2, 3, 10, 49, 130])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_softmax_is_that_of_scipy(either, n_columns, dtype):
+    rows, _ = hard_rows(100, n_columns, dtype)
+    tol = 1e-13 if dtype == np.float64 else 2e-5
+    exact = special.softmax(rows.astype(np.float64), axis=1)
+    logs = special.log_softmax(rows.astype(np.float64), axis=1)
+    np.testing.assert_allclose(_numerics.softmax(rows), exact, rtol=tol, atol=1e-37)
+    assert (_numerics.softmax(rows)[np.isneginf(rows)] == 0).all()
+    np.testing.assert_allclose(_numerics.log_softmax(rows), logs, rtol=tol, atol=tol)
+    own = rows.copy()
+    assert _numerics.softmax(own, out=own) is own
+    np.testing.assert_array_equal(own, _numerics.softmax(rows))
+
+
+@pytest.mark.parametrize(("n_columns", "beta"), [(2, 4), (10, 1), (10, 0.05), (60, 1)])
+def test_sums_are_derivatives_of_the_log_loss(either, n_columns, beta):
+    mpmath = pytest.importorskip("mpmath")
+    mpmath.mp.dps = 40
+    rng = np.random.default_rng(n_columns)
+    rows = rng.normal(size=(6, n_columns)) * 3
+    rows[2, :-1] -= 40
+    labels = rng.integers(0, n_columns, 6)
+    weights = rng.random(6)
+    clients = dataset(rows, labels, [2, 0, 4], weights)
+    found, used = derivative_sums(clients, beta, 5, np.float64)
+    assert used.tolist() == [2, 0, 4]
+
+    def loss(own):
+        def value(b):
+            total = mpmath.mpf(0)
+            for i in own:
+                z = [mpmath.mpf(v) for v in rows[i]]
+                parts = mpmath.fsum(mpmath.exp(b * v) for v in z)
+                total += mpmath.mpf(weights[i]) * (mpmath.log(parts) - b * z[labels[i]])
+            return total
+
+        return value
+
+    for client, own in ((0, (0, 1)), (2, (2, 3, 4, 5))):
+        exact = [float(d) for d in mpmath.diffs(loss(own), beta, 5)][1:]
+        scale = np.abs(rows).max() ** np.arange(1, 6)
+        np.testing.assert_allclose(found[client] / scale, exact / scale, atol=1e-13)
+    assert not found[1].any()
+
+
+def test_rows_without_a_number_give_no_number(either):
+    rows = np.zeros((3, 4))
+    rows[1, 2], rows[2, 0] = np.nan, np.inf
+    clients = dataset(rows, np.zeros(3, int), [1, 1, 1])
+    with np.errstate(invalid="ignore"):
+        found, _ = derivative_sums(clients, 1.0, 2, np.float64)
+    assert np.isfinite(found[0]).all()
+    assert np.isnan(found[1:]).all()
+
+
+def test_samples_of_rows_are_the_same_in_both_forms(monkeypatch):
+    rows, labels = hard_rows(5000, 5, np.float32)
+    clients = dataset(rows, labels, [2000, 0, 3000])
+    with_core = derivative_sums(clients, 1.0, 2, np.float64, step=7)
+    monkeypatch.setattr(_compiled, "core", None)
+    without = derivative_sums(clients, 1.0, 2, np.float64, step=7)
+    assert with_core[1].tolist() == without[1].tolist()
+    np.testing.assert_allclose(with_core[0], without[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_both_forms_fit_and_predict_the_same(monkeypatch, dtype):
+    fed = make_federation(20, 3000, 10, random_state=0)
+    rows = fed.logits.astype(dtype)
+    first = FedTempCalibrator().fit(rows, fed.labels)
+    proba = first.predict_proba(rows)
+    monkeypatch.setattr(_compiled, "core", None)
+    second = FedTempCalibrator().fit(rows, fed.labels)
+    tol = 1e-10 if dtype == np.float64 else 1e-6
+    assert first.temperature_ == pytest.approx(second.temperature_, rel=tol)
+    np.testing.assert_allclose(proba, second.predict_proba(rows), atol=1e-6)
+
+
+BINS = [ClassBins(n, space) for n in (1, 15, 128) for space in ("prob", "logit")]
+
+
+def counted(clients, bins):
+    shape = (len(clients), clients.rows.shape[1], bins.n_bins)
+    positive, negative = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    squares = np.zeros((len(clients), 2), np.int64)
+    assert _compiled.bin_counts(clients, bins.terms, positive, negative, squares)
+    for i, counts in enumerate((positive, negative)):
+        found = np.einsum("ijk,ijk->i", *[counts.astype(int)] * 2)
+        assert squares[:, i].tolist() == found.tolist()
+    return positive, negative
+
+
+@needs_core
+@pytest.mark.parametrize("bins", BINS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", [1, 2, 3, 10, 16, 17, 60])
+def test_bins_are_those_of_numpy(n_columns, dtype, bins):
+    rows, labels = hard_rows(300, n_columns, dtype)
+    rows = np.where(rows < -1e6, dtype(-40), rows)
+    order = np.random.default_rng(0).permutation(300)
+    clients = dataset(rows, labels, [100, 0, 200], order=order)
+    index = bins.index(rows)[order]
+    expected = np.zeros((2, 3, n_columns, bins.n_bins), int)
+    for i in range(300):
+        for j in range(n_columns):
+            kind = 0 if j == labels[i] else 1
+            expected[kind, 0 if i < 100 else 2, j, index[i, j]] += 1
+    found = np.array(counted(clients, bins))
+    # Entries on an edge to the last bit may go either way: none of these are.
+    np.testing.assert_array_equal(found, expected)
+    table = np.random.default_rng(1).random((n_columns, bins.n_bins))
+    for same in (np.ascontiguousarray(rows), np.asfortranarray(rows)):
+        out = np.empty(rows.shape)
+        assert _compiled.bin_values(same, bins.terms, table, out)
+        np.testing.assert_array_equal(out[order], table[np.arange(n_columns), index])
+    assert _compiled.bin_values(rows, bins.terms, table, out, normalise=True)
+    np.testing.assert_allclose(out.sum(axis=1), 1.0)
+
+
+@needs_core
+@pytest.mark.usefixtures("best_level")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", COLUMNS)
+def test_bins_and_scores_have_the_same_bits_at_every_level(n_columns, dtype):
+    rows, labels = hard_rows(200, n_columns, dtype)
+    clients = dataset(rows, labels, [150, 50])
+    table = np.random.default_rng(0).random((n_columns, 128))
+    found = []
+    for level in _compiled.levels():
+        _compiled.core.use(level)
+        values, scores = np.empty_like(rows), np.empty((2, 200))
+        parts = [values, scores]
+        for space in ("prob", "logit"):
+            bins = ClassBins(128, space)
+            parts += counted(clients, bins)
+            _compiled.bin_values(rows, bins.terms, table, values, normalise=True)
+            parts.append(values.copy())
+        _compiled.scores(rows, labels, scores)
+        found.append([part.tobytes() for part in parts])
+    assert all(other == found[0] for other in found)
+
+
+@needs_core
+def test_scores_are_those_of_scikit_learn():
+    rows, labels = hard_rows(100, 6, np.float64)
+    rows = np.maximum(rows, -30.0)
+    scores = np.empty((2, 100))
+    assert _compiled.scores(rows, labels, scores)
+    proba = special.softmax(rows, axis=1)
+    onehot = np.eye(6)[labels]
+    np.testing.assert_allclose(
+        scores[0],
+        -special.log_softmax(rows, axis=1)[np.arange(100), labels],
+        atol=1e-12,
+    )
+    np.testing.assert_allclose(
+        scores[1], ((proba - onehot) ** 2).sum(axis=1), atol=1e-14
+    )
+
+
+@needs_core
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("whole", [True, False])
+def test_encoded_sums_are_those_of_the_codec(monkeypatch, norm, groups, whole):
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(400, 12)) * 10 ** rng.uniform(-2, 3, (400, 1))
+    values[rng.random(values.shape) < 0.5] = 0.0
+    if whole:
+        values = values.astype(np.int32)
+    else:
+        values[3, 2], values[4, 3], values[5, 1] = np.nan, np.inf, 1e300
+    for step in (1.0, 0.3, 2.0**-20):
+        spec = BlockSpec((12,), clip=4.0, norm=norm, groups=groups)
+        code = BlockCode(spec, step)
+        found = code.encode_sum(values)
+        each = [code.encode_sum(values[i : i + 1]) for i in range(400)]
+        assert np.array(each).sum(axis=0).tolist() == found.tolist()
+        size = np.abs(each)[:, 0].reshape(400, groups, -1)
+        norms = size.sum(axis=2) if norm == "l1" else (size**2).sum(axis=2)
+        assert norms.max() <= code.limit
+        with monkeypatch.context() as patch:
+            patch.setattr(_compiled, "core", None)
+            expected = code.encode_sum(values)
+            # A last bit may turn a rounding now and then.
+            assert np.abs(found - expected).max() <= 2
+
+
+@needs_core
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("bins", BINS, ids=str)
+def test_a_row_without_a_number_has_no_bins(bins, bad):
+    rows = np.zeros((2, 3))
+    rows[1, 1] = bad
+    with pytest.raises(ValueError, match="not finite"):
+        counted(dataset(rows, np.zeros(2, int), [2]), bins)
+
+
+@pytest.mark.parametrize("space", ["prob", "logit"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_both_forms_of_bins_fit_and_predict_the_same(monkeypatch, space, dtype):
+    fed = make_federation(20, 2000, 7, random_state=0)
+    rows = fed.logits.astype(dtype)
+    for make in (FedBBQCalibrator, FedBinCalibrator):
+        first = make(space=space).fit(rows, fed.labels)
+        proba = first.predict_proba(rows)
+        logs = first.predict_log_proba(rows)
+        with monkeypatch.context() as patch:
+            patch.setattr(_compiled, "core", None)
+            second = make(space=space).fit(rows, fed.labels)
+            np.testing.assert_array_equal(first.positive_, second.positive_)
+            tol = 1e-12 if dtype == np.float64 else 1e-6
+            np.testing.assert_allclose(proba, second.predict_proba(rows), atol=tol)
+            np.testing.assert_allclose(
+                logs, second.predict_log_proba(rows), rtol=1e-5, atol=tol
+            )
+            for name, value in first.comparison_.items():
+                assert value == pytest.approx(second.comparison_[name], rel=1e-5)
+
+
+@needs_core
+def test_arrays_that_do_not_fit_are_refused_by_the_core():
+    core = _compiled.core
+    rows, labels, one = np.zeros((2, 3)), np.zeros(2, int), np.ones(1)
+    offsets, used = np.array([0, 2]), np.zeros(1, np.int64)
+
+    def sums(rows=rows, order=None, labels=labels, offsets=offsets, weights=None):
+        out = np.zeros((1, 2))
+        core.derivative_sums(
+            rows, order, labels, offsets, weights, one, 1, 1, out, used
+        )
+
+    sums()
+    for labels_out in ([0, 3], [-1, 0]):
+        with pytest.raises(IndexError, match="label is out of range"):
+            sums(labels=np.array(labels_out))
+    with pytest.raises(IndexError, match="offsets are out of range"):
+        sums(offsets=np.array([0, 5]))
+    with pytest.raises(IndexError, match="order is out of range"):
+        sums(order=np.array([0, 7]))
+    with pytest.raises(IndexError, match="do not fit"):
+        sums(weights=np.ones(3))
+    with pytest.raises(TypeError, match="rows must have 2 dimensions"):
+        sums(rows=np.zeros((2, 3), np.int64))
+    with pytest.raises(ValueError, match="differ in shape"):
+        core.softmax(rows, np.zeros((2, 4)), 1.0, False)
+    with pytest.raises(TypeError, match="4 arguments"):
+        core.softmax(rows)
+    with pytest.raises(ValueError, match="no level"):
+        core.use("nine")
+
+
+def info(value):
+    env = {**os.environ, "SKFEDCAL_CORE": value}
+    code = "from skfedcal import _compiled; print(_compiled.arithmetic())"
+    # -P: the package that runs here, not the one in the folder.
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code], env=env, capture_output=True, text=True
+    )
+
+
+def test_a_variable_of_the_environment_switches_the_core_off():
+    assert info("off").stdout.strip() == "numpy"
+
+
+@needs_core
+def test_a_variable_of_the_environment_chooses_a_level():
+    level = _compiled.levels()[-1]
+    assert info(level).stdout.strip() == _compiled.arithmetic()
+    assert "must be 'off' or one of" in info("sse9").stderr
