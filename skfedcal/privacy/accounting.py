@@ -313,11 +313,11 @@ def load_pld() -> ModuleType | None:
     return privacy_loss_distribution
 
 
-def require_pld() -> ModuleType:
+def require_pld(what: str = "accountant='pld'") -> ModuleType:
     """Return the PLD module of dp-accounting, or raise with the install command."""
     module = load_pld()
     if module is None:
-        raise ImportError(f"accountant='pld' needs dp-accounting: {INSTALL}")
+        raise ImportError(f"{what} needs dp-accounting: {INSTALL}")
     return module
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import operator
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
+from hashlib import shake_256
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +23,9 @@ Words = NDArray[np.uint64]
 
 # Words that Philox makes of one value of its counter.
 _WORDS_PER_COUNT = 4
+# Words that one call of a keyed hash makes, and words that are looked at together.
+_WORDS_PER_HASH = 1 << 12
+_WORDS_AT_ONCE = 1 << 22
 
 
 class Stream(IntEnum):
@@ -169,6 +174,112 @@ class SeededEntropy(_FromWords):
 
     def __repr__(self) -> str:
         return f"SeededEntropy{self._path}"
+
+
+class KeyedEntropy(_FromWords):
+    """Words from a secret key, for real releases that are computed on many workers.
+
+    The words are SHAKE-256 of key, path and place: whoever has the key computes those
+    of any place alone, and the same ones when a worker is lost and asked again; without
+    the key they are unpredictable.
+
+    secret: 32 bytes from the operating system, which are never written anywhere.
+    *path: Non-negative integers that name one of the streams of the key.
+
+    Examples
+    --------
+    >>> from skfedcal.privacy.entropy import KeyedEntropy
+    >>> source = KeyedEntropy(bytes(32), 5)
+    >>> bool((source.at(10).uint64(3) == source.uint64(13)[10:]).all())
+    True
+    """
+
+    secure = True
+
+    def __init__(self, secret: bytes, *path: int) -> None:
+        if len(secret) != 32:
+            raise ValueError(f"A key has 32 bytes, got {len(secret)}.")
+        self._secret = secret
+        self._path = tuple(_natural("path", part) for part in path)
+        self._place = 0
+
+    @classmethod
+    def draw(cls, entropy: Entropy) -> KeyedEntropy:
+        """Return a source whose key is drawn from another source."""
+        return cls(entropy.uint64(4).tobytes())
+
+    def uint64(self, n: int) -> Words:
+        first, self._place = self._place, self._place + n
+        skip = first % _WORDS_PER_HASH
+        hashes = range(first - skip, first + n, _WORDS_PER_HASH)
+        words = b"".join(self._hash(start, first + n) for start in hashes)
+        drawn = np.frombuffer(words, dtype="<u8")[skip : skip + n]
+        return drawn.astype(np.uint64, copy=False)
+
+    def _hash(self, start: int, stop: int) -> bytes:
+        """Words of one call of the hash, from its first one on and before `stop`."""
+        text = np.array(_prefix_free((*self._path, start)), dtype="<u4").tobytes()
+        n_words = min(stop - start, _WORDS_PER_HASH)
+        return shake_256(self._secret + text).digest(8 * n_words)
+
+    def child(self, *key: int) -> KeyedEntropy:
+        """Return the stream of another path, whatever this one has drawn."""
+        return KeyedEntropy(self._secret, *self._path, *key)
+
+    def at(self, n_words: int) -> KeyedEntropy:
+        """Return the same stream after its first `n_words` words."""
+        source = self.child()
+        source._place = n_words
+        return source
+
+    def __repr__(self) -> str:
+        return f"KeyedEntropy(secret key, {self._path})"
+
+
+def words_at(source: SeededEntropy | KeyedEntropy, first: int, n: int) -> Words:
+    """Return words ``first`` to ``first + n`` of a stream, whatever was drawn."""
+    skip = first % _WORDS_PER_COUNT
+    return source.at(first - skip).uint64(skip + n)[skip:]
+
+
+def words_by_rank(
+    source: SeededEntropy | KeyedEntropy, n: int, ranks: tuple[int, int]
+) -> tuple[int, int, int]:
+    """Find the words of two ranks among `n` words, without keeping all of them.
+
+    These are words ``skipped`` to ``skipped + n`` of the stream: a draw with equal
+    words at these ranks is thrown away, as `permutation` throws away all draws with
+    equal words (a chance below ``n**2 / 2**65``, the only difference of the two).
+
+    Result skipped: Words of the stream that are thrown away.
+    Result low, high: Word of each rank, from 0.
+    """
+    skipped = 0
+    while True:
+        counts = np.zeros(1 << 16, dtype=np.int64)
+        for words in _chunks(source, skipped, n):
+            counts += np.bincount(words >> np.uint64(48), minlength=1 << 16)
+        ends = np.cumsum(counts)
+        bins = np.unique(np.searchsorted(ends, ranks, side="right"))
+        found = []
+        for words in _chunks(source, skipped, n):
+            top = words >> np.uint64(48)
+            found.append(words[(top == bins[0]) | (top == bins[-1])])
+        near = np.sort(np.concatenate(found))
+        if not (near[1:] == near[:-1]).any():
+            # Words of a bin follow those of all lower bins.
+            before = np.repeat(ends[bins] - counts[bins].cumsum(), counts[bins])
+            place = np.arange(len(near)) + before
+            low, high = (int(near[np.searchsorted(place, rank)]) for rank in ranks)
+            return skipped, low, high
+        skipped += n
+
+
+def _chunks(
+    source: SeededEntropy | KeyedEntropy, first: int, n: int
+) -> Iterator[Words]:
+    for start in range(0, n, _WORDS_AT_ONCE):
+        yield words_at(source, first + start, min(_WORDS_AT_ONCE, n - start))
 
 
 def draw_seed(entropy: Entropy, stream: Stream) -> int:

@@ -10,31 +10,33 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from skfedcal._params import check_number
 from skfedcal.exceptions import BudgetExceededError, LedgerCorruptedError
+from skfedcal.privacy.events import PrivacyEvent, PureEvent
 from skfedcal.privacy.ledger_file import (
+    EXACT,
     GENESIS,
+    RAISE,
     Account,
+    Budget,
     FileStore,
     MemoryStore,
     Record,
+    Signed,
     Totals,
     check_budget,
     check_entry,
     check_head,
     check_path,
     head_of,
+    is_raise,
+    raise_text,
     read_event,
     same_release,
     unit_of,
 )
-
-if TYPE_CHECKING:
-    from skfedcal.privacy.events import PrivacyEvent
-
-Budget = tuple[float, float]
 
 # Room for rounding in the sum of many debits that use up a budget exactly.
 BUDGET_RTOL = 1e-9
@@ -59,8 +61,8 @@ def refuse_looser_budget(where: str, budget: Budget | None, totals: Totals) -> N
     if budget is None or budget[0] > eps or budget[1] > delta:
         raise ValueError(
             f"The ledger ({where}) is kept under the budget ({eps:g}, {delta:g}), this "
-            f"debit under {budget}. Open it with that budget or a smaller one; a "
-            "larger one needs a new ledger."
+            f"debit under {budget}. Open it with that budget or a smaller one, or "
+            "raise it first: skfedcal ledger FILE --raise EPS."
         )
 
 
@@ -170,6 +172,8 @@ class PrivacyLedger:
     _epsilon: Callable[[Account, float, float | None], float] = staticmethod(
         Account.epsilon
     )
+    # Whether a raise of the budget is signed by the owner; None asks for no signature.
+    _signed: Signed | None = None
 
     def __init__(
         self,
@@ -190,7 +194,7 @@ class PrivacyLedger:
         self._where = self.path or "in memory"
         self._lock = threading.Lock()
         self._store = MemoryStore() if self.path is None else FileStore(self.path)
-        self._totals = Totals([])
+        self._totals = Totals([], self._signed)
         self._pinned = head
         _LEDGERS.add(self)
         self.verify(head)
@@ -246,6 +250,42 @@ class PrivacyLedger:
             self._refuse(totals, entry)
             return self._store.append(entry)["id"]
 
+    def note_exact(
+        self,
+        *,
+        label: str,
+        run_id: str,
+        population: str = "default",
+        details: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Record a release without noise, once; it has no eps, and no budget covers it.
+
+        Parameters
+        ----------
+        label, run_id, population, details
+            As for :meth:`debit`.
+
+        Returns
+        -------
+        str
+            Id of the record.
+        """
+        entry = check_entry(
+            {
+                "event": PureEvent(0.0),
+                "label": label,
+                "population": population,
+                "mode": "secure",
+                "run_id": run_id,
+                "details": None if details is None else dict(details),
+            }
+        ) | {"mode": EXACT}
+        with self._session(write=True) as totals:
+            if run_id in totals.runs:
+                self._store.sync()
+                return same_release(totals.runs[run_id], entry)
+            return self._store.append(entry)["id"]
+
     def check_debit(
         self,
         event: PrivacyEvent,
@@ -272,6 +312,103 @@ class PrivacyLedger:
                 same_release(totals.runs[run_id], entry)
                 return
             self._refuse(totals, entry, times)
+
+    def raise_budget(
+        self,
+        budget: tuple[float, float],
+        *,
+        reason: str,
+        sign: Callable[[bytes], bytes] | None = None,
+    ) -> str:
+        """Allow more from here on; what was spent stays spent, and the records stay.
+
+        Parameters
+        ----------
+        budget : tuple (eps, delta)
+            New budget: larger than the one of the records, and in neither part smaller.
+        reason : str
+            Who decided it and why, for the reader of the ledger.
+        sign : callable, default=None
+            ``sign(text)`` is the signature of the owner; see `SiteKey.sign`. A site
+            that has a key accepts no other raise.
+
+        Returns
+        -------
+        str
+            The new :attr:`head`.
+
+        Notes
+        -----
+        All records, old and new, keep the filters of the new budget. The new eps holds
+        at the sum of the deltas of all budgets in :meth:`budgets`: lists of releases
+        that end before the raise are admitted by the old filters, others by the new
+        ones, and either may fail. That allows for a decision *whether* to raise which
+        depends on releases. How far the budget may be raised must not depend on them.
+
+        Examples
+        --------
+        >>> from skfedcal.privacy import PrivacyLedger, PureEvent
+        >>> ledger = PrivacyLedger(budget=(1.0, 1e-5))
+        >>> _ = ledger.debit(PureEvent(0.9), label="first study")
+        >>> head = ledger.raise_budget((3.0, 1e-5), reason="second study, board of May")
+        >>> ledger.budget, ledger.budgets()
+        ((3.0, 1e-05), [(1.0, 1e-05), (3.0, 1e-05)])
+        """
+        budget = check_budget(budget)
+        if not isinstance(reason, str) or not reason.strip():
+            raise ValueError(
+                f"reason must say who raised the budget and why; got {reason!r}."
+            )
+        with self._session(write=True) as totals:
+            old = totals.budget
+            if old is None:
+                raise ValueError(
+                    f"The ledger ({self._where}) has no debit under a budget yet: open "
+                    "it with the new one."
+                )
+            if not is_raise(old, budget):
+                raise ValueError(
+                    f"The ledger ({self._where}) is kept under the budget {old}; "
+                    f"{budget} does not raise it. A smaller one needs no record."
+                )
+            eps, delta = budget
+            for name, account in totals.accounts.items():
+                spent = self._epsilon(account, delta, eps)
+                if not within(spent, eps):
+                    raise BudgetExceededError(
+                        f"Population {name!r} has spent eps = {spent:.6g} by the "
+                        f"filters of the budget {budget}, which is more than it. "
+                        "Nothing was changed. Raise it further."
+                    )
+            text = raise_text(budget, reason, head_of(totals.records))
+            signature = b"" if sign is None else sign(text)
+            if self._signed is not None and not self._signed(text, signature):
+                raise ValueError(
+                    f"The ledger ({self._where}) accepts a raise with a signature of "
+                    "its site only: pass its key."
+                )
+            entry = check_entry(
+                {
+                    "event": PureEvent(0.0),
+                    "label": "budget raised",
+                    "population": "default",
+                    "mode": "secure",
+                    "run_id": None,
+                    "details": {
+                        "budget": list(budget),
+                        "reason": reason,
+                        "signature": signature.hex(),
+                    },
+                }
+            )
+            head = self._store.append(entry | {"mode": RAISE})["hash"]
+        self.budget = budget
+        return str(head)
+
+    def budgets(self) -> list[tuple[float, float]]:
+        """Return the first budget of the records and what it was raised to since."""
+        with self._session() as totals:
+            return list(totals.levels)
 
     def _entry(
         self,
@@ -304,8 +441,8 @@ class PrivacyLedger:
         refuse_other_unit(account, entry)
         for _ in range(times - 1):
             account = account.plus(read_event(entry["event"]))
-        # The filters of the budget that the first record was made under, too.
-        for budget in dict.fromkeys((self.budget, totals.first_budget)):
+        # The filters of the first budget, or of what it was raised to last, too.
+        for budget in dict.fromkeys((self.budget, *totals.levels[-1:])):
             refuse_overspending(budget, account, entry, self._epsilon)
 
     def spent(self, delta: float | None = None, population: str | None = None) -> float:
@@ -401,7 +538,7 @@ class PrivacyLedger:
 
     def __repr__(self) -> str:
         try:
-            n = len(self)
+            n = sum(record["mode"] not in (RAISE, EXACT) for record in self.records())
             text = f"{n} debit{'' if n == 1 else 's'}, no budget"
             if self.budget is not None:
                 eps, delta = self.budget
@@ -439,7 +576,7 @@ class PrivacyLedger:
         """Hold all locks and give totals that include what others have written."""
         with self._lock, self._store.session(write=write) as records:
             if records is not self._totals.records:
-                self._totals = Totals(records)
+                self._totals = Totals(records, self._signed)
             self._totals.catch_up(self._where)
             yield self._totals
 

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,13 @@ GENESIS = "0" * 64
 ENTRY_KEYS = frozenset({"event", "label", "population", "mode", "run_id", "details"})
 RECORD_KEYS = ENTRY_KEYS | {"v", "id", "n", "t", "hash"}
 MODES = ("secure", "simulation")
+# Mode of a record that is no debit: from here on the budget is a larger one.
+RAISE = "raise"
+Budget = tuple[float, float]
+# Whether a signature under a text is one of the owner of the ledger.
+Signed = Callable[[bytes, bytes], bool]
+# Mode of a record that is no debit: of a release without noise, which has no eps.
+EXACT = "exact"
 
 
 def canonical(value: object) -> bytes:
@@ -127,7 +134,7 @@ def check_head(head: str | None) -> None:
         )
 
 
-def check_budget(budget: tuple[float, float]) -> tuple[float, float]:
+def check_budget(budget: Budget) -> Budget:
     """Return a budget as two numbers, or refuse it."""
     try:
         eps, delta = (float(value) for value in budget)
@@ -151,6 +158,20 @@ def read_event(event: Record) -> "PrivacyEvent":
 def unit_of(entry: Record) -> str | None:
     """Return what the release hides, a client or an example, where it says so."""
     return (entry["details"] or {}).get("unit")
+
+
+def is_raise(old: Budget, new: Budget) -> bool:
+    """Tell whether a budget is larger than another, and in nothing smaller."""
+    return new != old and all(b >= a for a, b in zip(old, new, strict=True))
+
+
+def raise_text(budget: Budget, reason: str, previous: str) -> bytes:
+    """Return what the owner of a ledger signs to raise its budget.
+
+    `previous` is the head, so that the signature is valid in one place of one ledger.
+    """
+    content = {"budget": list(budget), "reason": reason, "previous": previous}
+    return b"skfedcal ledger raise 1" + canonical(content)
 
 
 @dataclass(eq=False)
@@ -179,40 +200,73 @@ class Account(Spending):
 class Totals:
     """What the records of a ledger add up to."""
 
-    def __init__(self, records: list[Record]) -> None:
+    def __init__(self, records: list[Record], signed: Signed | None = None) -> None:
         self.records = records
         self.n_counted = 0
         self.accounts: dict[str, Account] = {}
         self.runs: dict[str, Record] = {}
-        # The smallest and the first budget that a record was made under.
-        self.budget: tuple[float, float] | None = None
-        self.first_budget: tuple[float, float] | None = None
+        # The first budget, and what it was raised to since.
+        self.levels: list[Budget] = []
+        # The smallest budget that a record was made under since the last raise.
+        self.budget: Budget | None = None
+        self._before_raise: Budget | None = None
+        self._signed = signed
 
     def catch_up(self, where: str) -> None:
         while self.n_counted < len(self.records):
             record = self.records[self.n_counted]
-            try:
-                event = read_event(record["event"])
-            except (TypeError, ValueError, KeyError) as error:
-                raise LedgerCorruptedError(
-                    f"{where}, line {record['n'] + 1} holds an event that this "
-                    f"version of skfedcal cannot read: {record['event']!r}."
-                ) from error
-            account = self.accounts.setdefault(record["population"], Account())
-            account.add(event)
-            account.unit = account.unit or unit_of(record)
-            self._tighten((record["details"] or {}).get("budget"))
-            if record["run_id"] is not None:
-                self.runs[record["run_id"]] = record
+            if record["mode"] == RAISE:
+                self._raise(record, where)
+            else:
+                self._count(record, where)
             self.n_counted += 1
+
+    def _count(self, record: Record, where: str) -> None:
+        try:
+            event = read_event(record["event"])
+        except (TypeError, ValueError, KeyError) as error:
+            raise LedgerCorruptedError(
+                f"{where}, line {record['n'] + 1} holds an event that this "
+                f"version of skfedcal cannot read: {record['event']!r}."
+            ) from error
+        account = self.accounts.setdefault(record["population"], Account())
+        account.add(event)
+        account.unit = account.unit or unit_of(record)
+        self._tighten((record["details"] or {}).get("budget"))
+        if record["run_id"] is not None:
+            self.runs[record["run_id"]] = record
 
     def _tighten(self, budget: Any) -> None:
         """Keep the smallest budget that a record was made under."""
-        if budget is not None:
-            eps, delta = (float(value) for value in budget)
-            old = self.budget or (math.inf, math.inf)
-            self.budget = min(eps, old[0]), min(delta, old[1])
-            self.first_budget = self.first_budget or (eps, delta)
+        if budget is None:
+            return
+        eps, delta = (float(value) for value in budget)
+        if (eps, delta) == self._before_raise:
+            # A process that was not told of the raise yet does not take it back.
+            return
+        old = self.budget or (math.inf, math.inf)
+        self.budget = min(eps, old[0]), min(delta, old[1])
+        self.levels = self.levels or [(eps, delta)]
+
+    def _raise(self, record: Record, where: str) -> None:
+        """Read a raise of the budget; one that its owner did not sign is refused."""
+        details = record["details"]
+        try:
+            budget = check_budget(details["budget"])
+            signature = bytes.fromhex(details["signature"])
+            previous = head_of(self.records[: record["n"]])
+            text = raise_text(budget, details["reason"], previous)
+            if self._signed is not None and not self._signed(text, signature):
+                raise ValueError("it is not signed by the key of this site")
+            if self.budget is None or not is_raise(self.budget, budget):
+                raise ValueError(f"it is no raise of {self.budget}")
+        except (TypeError, ValueError, KeyError) as error:
+            raise LedgerCorruptedError(
+                f"{where}, line {record['n'] + 1} raises the budget, which is refused: "
+                f"{error}. No debit is possible."
+            ) from error
+        self._before_raise, self.budget = self.budget, budget
+        self.levels.append(budget)
 
     def account(self, population: str) -> Account:
         return self.accounts.get(population, Account())

@@ -360,8 +360,8 @@ class LatticeGaussian(NoisySum):
     plan: Noise multiplier and the rounds it pays for.
     shares: Share of the squared GDP parameter ``mu ** 2`` that each round gets; empty
         when all rounds get the same.
-    split: How noise is divided over blocks: so that the total variance is least, or the
-        same for every number.
+    split: How noise is divided over blocks: so that the total variance is least, the
+        same for every number, or in proportion to the bound of each block.
     n_releases: Rounds that may be released; a further one is refused.
     **account: See `NoisySum`.
     """
@@ -372,7 +372,7 @@ class LatticeGaussian(NoisySum):
         *,
         n_releases: int,
         shares: tuple[float, ...] = (),
-        split: Literal["split", "joint"] = "split",
+        split: Literal["split", "joint", "each"] = "split",
         **account: Any,
     ) -> None:
         super().__init__(n_releases=n_releases, **account)
@@ -490,6 +490,9 @@ class LatticeGaussian(NoisySum):
         if self._split == "joint":
             joint = multiplier * sqrt(sum(b * b for b in bounds.values()))
             return dict.fromkeys(bounds, joint)
+        if self._split == "each":
+            share = multiplier * sqrt(len(bounds))
+            return {name: bound * share for name, bound in bounds.items()}
         # Least total cost of the noise in all released numbers.
         weights = [block.size * block.weight for block in spec.values()]
         factors = split_noise(list(bounds.values()), weights)

@@ -93,7 +93,7 @@ class PrivacyModel(Protocol):
         *,
         entropy: Entropy,
         ledger: PrivacyLedger | None,
-        split: Literal["split", "joint"],
+        split: Literal["split", "joint", "each"],
         label: str,
     ) -> SumMechanism:
         """Build the mechanism of one run; raise ValueError for an invalid parameter."""
@@ -189,7 +189,7 @@ class CentralDP(FrozenParams):
         *,
         entropy: Entropy,
         ledger: PrivacyLedger | None,
-        split: Literal["split", "joint"] = "split",
+        split: Literal["split", "joint", "each"] = "split",
         label: str = "fit",
     ) -> LatticeGaussian | LatticeLaplace:
         """Build the mechanism of one run."""
@@ -411,7 +411,7 @@ class DistributedDP(FrozenParams):
         *,
         entropy: Entropy,
         ledger: PrivacyLedger | None,
-        split: Literal["split", "joint"] = "split",
+        split: Literal["split", "joint", "each"] = "split",
         label: str = "fit",
     ) -> DistributedGaussian | DistributedLaplace:
         """Build the mechanism of one run."""
@@ -550,7 +550,7 @@ class LocalDP(FrozenParams):
         *,
         entropy: Entropy,
         ledger: PrivacyLedger | None,
-        split: Literal["split", "joint"] = "split",
+        split: Literal["split", "joint", "each"] = "split",
         label: str = "fit",
     ) -> LocalSum:
         """Build the mechanism of one run."""
@@ -611,7 +611,7 @@ class SourceDP(FrozenParams):
         *,
         entropy: Entropy,
         ledger: PrivacyLedger | None,
-        split: Literal["split", "joint"] = "split",
+        split: Literal["split", "joint", "each"] = "split",
         label: str = "fit",
     ) -> SourceLaplace:
         """Build the mechanism of one run."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
+from typing import Any, Literal
 
 from skfedcal.privacy.events import PrivacyEvent, PureEvent
 from skfedcal.privacy.filters import filter_epsilon
 from skfedcal.privacy.ledger import PrivacyLedger
-from skfedcal.privacy.ledger_file import Account
+from skfedcal.privacy.ledger_file import Account, Signed
 
 # For what is lost where two nearly equal chances are subtracted.
 _MARGIN = 1e-13
@@ -93,6 +93,9 @@ class SiteLedger(PrivacyLedger):
         Whether to refuse debits for noise drawn from a seed.
     head : str, default=None
         A head written down earlier; a file in which it does not occur is refused.
+    signed : callable, default=None
+        ``signed(text, signature)`` says whether the site signed a raise of its budget;
+        a ledger with another raise is refused. None asks for no signature.
 
     Examples
     --------
@@ -106,8 +109,20 @@ class SiteLedger(PrivacyLedger):
 
     _epsilon = staticmethod(site_epsilon)
 
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        budget: tuple[float, float] | None = None,
+        require_secure: bool | Literal["auto"] = "auto",
+        head: str | None = None,
+        signed: Signed | None = None,
+    ) -> None:
+        self._signed = signed
+        super().__init__(path, budget=budget, require_secure=require_secure, head=head)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, super().__reduce__()[1]
+        return _reopen, (*super().__reduce__()[1], self._signed)
 
 
 def _reopen(
@@ -115,5 +130,8 @@ def _reopen(
     budget: tuple[float, float] | None,
     secure: Any,
     head: str | None = None,
+    signed: Signed | None = None,
 ) -> SiteLedger:
-    return SiteLedger(path, budget=budget, require_secure=secure, head=head)
+    return SiteLedger(
+        path, budget=budget, require_secure=secure, head=head, signed=signed
+    )

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal.contract import CellRows, Rows, Sums
-from skfedcal.privacy.codec import BlockCode, Codec, Encoded, Integers
+from skfedcal.privacy.codec import BlockCode, Codec, Encoded, Integers, add_up
 from skfedcal.privacy.ledger import PrivacyLedger
 from skfedcal.privacy.models import PrivacyModel, ReleasePlan
 from skfedcal.privacy.randomizers import LocalReports
@@ -166,6 +166,10 @@ class TappedCodec(Codec):
             name: self.tape.listen(name, rows, self.blocks[name], first)
             for name, rows in encoded.items()
         }
+
+    def encode_sum(self, values: Rows) -> dict[str, Integers]:
+        # Messages are what is recorded, so that the sum is made of them.
+        return {name: add_up(rows) for name, rows in self.encode(values).items()}
 
 
 class TappedReports:
