@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # ruff: isort: off
     from skfedcal.compose import (
         FederatedCalibratedClassifier as FederatedCalibratedClassifier,
         LogitTransformer as LogitTransformer,
+        fit_sites as fit_sites,
+        verify_result as verify_result,
     )
     from skfedcal.evaluation import (
         CalibrationMonitor as CalibrationMonitor,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:  # ruff: isort: off
         federated_confusion_matrix as federated_confusion_matrix,
         federated_compare_scores as federated_compare_scores,
         federated_f1_score as federated_f1_score,
+        federated_gain as federated_gain,
         federated_log_loss as federated_log_loss,
         federated_precision_score as federated_precision_score,
         federated_recall_score as federated_recall_score,
@@ -79,7 +82,12 @@ else:
                 "make_federation",
                 "save_federation",
             ],
-            "compose": ["FederatedCalibratedClassifier", "LogitTransformer"],
+            "compose": [
+                "FederatedCalibratedClassifier",
+                "LogitTransformer",
+                "fit_sites",
+                "verify_result",
+            ],
             "data": [],
             "evaluation": [
                 "CalibrationMonitor",
@@ -95,6 +103,7 @@ else:
                 "federated_confusion_matrix",
                 "federated_compare_scores",
                 "federated_f1_score",
+                "federated_gain",
                 "federated_log_loss",
                 "federated_precision_score",
                 "federated_recall_score",

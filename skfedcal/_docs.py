@@ -90,7 +90,7 @@ documented = SharedDocs(
         Without `eps`, fit to four fifths of each client's rows first, compare the map
         with the input on the others, and return the input if log loss or Brier score
         is worse there (`improves_`); otherwise fit to all rows. False fits to all rows
-        at once, and warns if the map is worse than the input even on these.
+        at once, and warns if the map is worse than the input, see the user guide.
     classes : array-like of shape (n_classes,), default=None
         Labels of the logit columns, in column order. None uses the column names if they
         are the labels, otherwise the sorted labels of y.

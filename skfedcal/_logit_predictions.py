@@ -31,6 +31,10 @@ class LogitPredictions(ClassifierMixin):
     def _prediction_logits(self, X: Rows) -> FloatArray:
         """Fresh array of logits with one column per entry of `classes_`."""
 
+    def _direct_proba(self, X: Rows) -> FloatArray | None:
+        """Probabilities, where a subclass has a shorter way than by its logits."""
+        return None
+
     def decision_function(self, X: Rows) -> FloatArray:
         """Logits of the predictions.
 
@@ -58,6 +62,9 @@ class LogitPredictions(ClassifierMixin):
         proba : ndarray of shape (n_samples, n_classes)
             One column per entry of `classes_`, in the dtype of X if that is a float.
         """
+        proba = self._direct_proba(X)
+        if proba is not None:
+            return proba
         logits = self._prediction_logits(X)
         return _numerics.softmax(logits, out=logits)
 

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal import _compiled
+
 Rows = NDArray[np.floating[Any]]
 
 # Sums over logits take one this far below the row maximum (or -inf) as this far: its
@@ -43,6 +45,9 @@ def center(logits: Rows) -> Rows:
 
 def softmax(logits: Rows, out: Rows | None = None) -> Rows:
     """Row-wise softmax; `out` may be `logits`."""
+    result = np.empty_like(logits, order="C") if out is None else out
+    if _compiled.softmax(logits, result):
+        return result
     top = row_max(logits)
     centred = out is logits and not top.any()
     weights = logits if centred else np.subtract(logits, top, out=out)
@@ -53,6 +58,9 @@ def softmax(logits: Rows, out: Rows | None = None) -> Rows:
 
 def log_softmax(logits: Rows) -> Rows:
     """Row-wise logarithm of the softmax."""
+    result = np.empty_like(logits, order="C")
+    if _compiled.softmax(logits, result, logs=True):
+        return result
     shifted = logits - row_max(logits)
     return shifted - np.log(np.einsum("ij->i", np.exp(shifted)))[:, None]
 

@@ -31,7 +31,6 @@ from skfedcal.clients.forms import (
     check_scores,
     make_dataset,
 )
-from skfedcal.contract import Sums
 from skfedcal.exceptions import CalibrationWarning
 from skfedcal.federation.collecting import Collected, collect, collect_nothing
 from skfedcal.federation.history import RoundHistory
@@ -63,6 +62,9 @@ if TYPE_CHECKING:
 # Share of the log loss of the input by which a map must be worse for a warning: less
 # happens by chance where the input is calibrated.
 _HARM = 1e-3
+# Up to this many rows times classes a fit that holds nothing back is followed by one
+# that does, for the warning. With more, harm shows on the rows of the fit, too.
+_FEW_CELLS = 20_000
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,7 @@ class BaseCalibrator(
             All of these are read: ``fit([(Z1, y1), ...])``, ``fit({name: (Z1, y1)})``,
             ``fit([Z1, ...], [y1, ...])``, ``fit(Z, y)`` (one client) and
             ``fit(Z, y, client_ids=ids)``. `RemoteClients` are sites that keep their
-            rows.
+            rows, `ShardedClients` rows on the workers of a cluster.
         y, client_ids
         sample_weight : array-like of shape (n_samples,), or list of these, default=None
             Weight of each row: 0 leaves it out, 2 counts it twice. Not supported with
@@ -330,6 +332,8 @@ class BaseCalibrator(
                 found, harm = self._fit_without_harm(algorithm, clients, run, fit_all)
             else:
                 found = fit_all(algorithm, clients)
+                if not is_remote(X) and self._may_be_worse(setting):
+                    self._compare_first(algorithm, clients)
             self.history_, self.privacy_ = found.history, found.report
             self._set_state(found.state)
             self.n_clients_, self.n_rounds_ = found.n_clients, len(found.history)
@@ -344,8 +348,11 @@ class BaseCalibrator(
                 self._warn_nobody_asked(setting)
             elif not self.improves_:
                 self._warn_no_gain()
-            elif not is_remote(X) and self._may_be_worse(setting):
-                self._compare_here(clients)
+            elif self._may_be_worse(setting) and not (is_remote(X) and X.keeps_rows):
+                if not is_remote(X):
+                    self._compare_here(clients, setting)
+                elif not self._is_optimum(setting):
+                    self._compare(clients, run, held=False)
                 self._warn_worse()
             if algorithm is None or harm:
                 callbacks.start(0)
@@ -400,16 +407,18 @@ class BaseCalibrator(
         self,
         clients: FederatedDataset | RemoteDataset,
         run: Callable[..., Collected],
+        *,
+        held: bool = True,
     ) -> RoundHistory:
-        """Losses of input and map on the held-back rows of all clients."""
+        """Losses of input and map on the held-back rows, or all, of all clients."""
         from skfedcal.methods.held_back import comparison, map_losses
 
         runner = self.runner if self.runner is not None else FederatedRunner()
         runner = replace(
             runner, cohort="full", n_rounds=None, checkpoint=None, resume=False
         )
-        found = run(map_losses(self, held=True), clients, runner=runner)
-        self.comparison_ = comparison(found.state, held=True)
+        found = run(map_losses(self, held=held), clients, runner=runner)
+        self.comparison_ = comparison(found.state, held=held)
         return found.history
 
     # Whether the algorithm of a method compares its map with the input itself.
@@ -425,17 +434,26 @@ class BaseCalibrator(
 
         if setting.private or self.hold_back or self._compares_itself:
             return False
-        return has_map(self) and not self._is_optimum(setting)
+        return has_map(self)
 
-    def _compare_here(self, clients: Any) -> None:
-        """Losses of input and map on all rows, which are in this process."""
-        from skfedcal.methods.held_back import comparison, map_losses
+    def _compare_first(self, algorithm: FederatedAlgorithm[Any], clients: Any) -> None:
+        """Losses on held-back rows by a map fitted to the others, if rows are few."""
+        from skfedcal.methods.held_back import compare_rows, fit_here
+        from skfedcal.methods.own_rows import split_rows
 
-        algorithm = map_losses(self, held=False)
-        start = algorithm.init(clients.n_classes)
-        total = algorithm.query(algorithm.broadcast(start), clients)["losses"]
-        state = algorithm.update(start, Sums({"losses": total.sum(axis=0)}), 1)
-        self.comparison_ = comparison(state, held=False)
+        if clients.n_rows * clients.n_classes > _FEW_CELLS:
+            return
+        held, fitted = split_rows(clients)
+        if held.n_rows and fitted.n_rows:
+            self._set_state(fit_here(algorithm, fitted))
+            self.comparison_ = compare_rows(self, held, held=True)
+
+    def _compare_here(self, clients: Any, setting: FitSetting) -> None:
+        """Losses of input and map on all rows, where an optimum cannot be worse."""
+        from skfedcal.methods.held_back import compare_rows
+
+        if self.comparison_ is None and not self._is_optimum(setting):
+            self.comparison_ = compare_rows(self, clients, held=False)
 
     @property
     def _map_is_used(self) -> bool:
@@ -444,20 +462,28 @@ class BaseCalibrator(
             return True
         return not (self.if_improves or (self.hold_back and not self.privacy_.private))
 
-    def _prediction_logits(self, X: Rows) -> Array:
+    def _input_logits(self, X: Rows) -> Array:
+        """Logits of checked scores; may be X itself."""
         check_is_fitted(self)
         scores = check_scores(self, X, reset=False)
-        logits = to_logits(
+        return to_logits(
             scores,
             len(self.classes_),
             input_type=self.input_type,
             warn=True,
-            stacklevel=4,
+            stacklevel=5,
         )
-        logits = _numerics.center(logits)
+
+    def _prediction_logits(self, X: Rows) -> Array:
+        logits = _numerics.center(self._input_logits(X))
         used = self._map_is_used
         out = self._calibrate(logits) if used else self._unchanged(logits)
-        return out if self._class_map.in_order else out[:, self._class_map.order]
+        return self._in_order(out)
+
+    def _in_order(self, columns: Array) -> Array:
+        """Columns of the input as columns of `classes_`."""
+        order = self._class_map
+        return columns if order.in_order else columns[:, order.order]
 
     @property
     def _columns(self) -> Array:
@@ -468,7 +494,7 @@ class BaseCalibrator(
         self._class_map = ClassMap(classes, order)
         self.classes_ = classes
 
-    def _noise_split(self) -> Literal["split", "joint"]:
+    def _noise_split(self) -> Literal["split", "joint", "each"]:
         """Division of the noise over blocks."""
         return "split"
 
@@ -484,14 +510,14 @@ class BaseCalibrator(
         return logits
 
     def _warn_harm(self) -> None:
-        from skfedcal.methods.held_back import loss_text
+        from skfedcal.methods.held_back import loss_text, shows_errors
 
         found = self.comparison_ or {}
-        why = (
-            f"On {found['n_rows']:g} held-back rows {loss_text(found)}"
-            if found.get("n_rows")
-            else "No row was held back, so that no gain can be shown"
-        )
+        why = "No row was held back, so that no gain can be shown"
+        if found.get("n_rows"):
+            why = f"On {found['n_rows']:g} held-back rows {loss_text(found)}"
+            if found["log_loss"] <= found["log_loss_input"] and not shows_errors(found):
+                why += ", which is too few errors to judge a map by"
         warnings.warn(
             f"{why}. Predictions return the input unchanged; hold_back=False applies "
             "the map.",
@@ -503,11 +529,21 @@ class BaseCalibrator(
         from skfedcal.methods.held_back import loss_text
 
         found = self.comparison_ or {}
-        if found["log_loss"] > (1 + _HARM) * found["log_loss_input"]:
+        if not found:
+            return
+        worse = found["log_loss"] - found["log_loss_input"]
+        held, n_rows = found["held_back"], f"{found['n_rows']:g}"
+        chance = found.pop("error", 0.0)  # shards return sums only
+        if worse > max(_HARM * found["log_loss_input"], chance if held else 0.0):
+            rows = (
+                f"{n_rows} held-back rows, when it is fitted to the others"
+                if held
+                else f"the {n_rows} rows that it was fitted to"
+            )
             warnings.warn(
-                f"The map is worse than the input on the {found['n_rows']:g} rows that "
-                f"it was fitted to: {loss_text(found)}. hold_back=True returns the "
-                "input where a map is worse on rows that it has not seen.",
+                f"The map is worse than the input on {rows}: {loss_text(found)}. "
+                "hold_back=True returns the input where a map is worse on rows that it "
+                "has not seen.",
                 CalibrationWarning,
                 stacklevel=4,
             )

@@ -139,6 +139,13 @@ class ClassBins:
         return self._by_float32(logits)
 
     @property
+    def terms(self) -> tuple[int, float, float]:
+        """Number of bins, range of log-odds or 0, and error of float32, in bins."""
+        if self.space == "prob":
+            return self.n_bins, 0.0, 0.0
+        return self.n_bins, LOGIT_RANGE, _SLACK * self._density
+
+    @property
     def _density(self) -> float:
         """Bins per unit of log-odds."""
         return self.n_bins / (2 * LOGIT_RANGE)

@@ -9,7 +9,7 @@ the registry, in the rounds of the method, which need numpy only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from types import SimpleNamespace
@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from skfedcal import _compiled, _numerics
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import (
     Array,
     Arrays,
     BlockSpec,
+    CellRows,
     FederatedAlgorithm,
     Field,
     Form,
@@ -37,6 +39,9 @@ from skfedcal.methods.registry import Method, load_object, method_of, methods
 LARGEST_LOSS = 100.0
 # Numbers of a map that fit into the text of a request.
 MAX_NUMBERS = 30_000
+# Summed log loss that a map must leave on held-back rows: where it is less, one error
+# at most decides how sure a model may be.
+_LEAST_SUM = 2.0
 # Entries of a block of rows.
 _CELLS = 1 << 14
 
@@ -165,18 +170,20 @@ class MapLosses:
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         own = held_back_rows(clients, held=True) if self.held else clients
-        formula = _entry(self.method).map
-        values = self._values(clients.n_classes)
         out = np.zeros((len(clients), 5))
         for block in own.blocks(_CELLS):
-            before = _centred(block.rows)
-            after = before
-            if clients.n_classes > 1:
-                after = _mapped(formula, values, before)
+            before = centred(block.rows)
+            after = self.mapped(before, clients.n_classes)
             scores = [_scores(v, block.labels) for v in (before, after)]
             sums = np.array([np.ones(len(block.labels)), *np.concatenate(scores)])
             out[block.clients] += block.sum_by_client(sums)
         return {"losses": out}
+
+    def mapped(self, logits: Array, n_classes: int) -> Array:
+        """Logits after the map, from centred ones."""
+        if n_classes == 1:
+            return logits
+        return _mapped(_entry(self.method).map, self._values(n_classes), logits)
 
     def update(self, state: LossState, total: Sums, n_clients: int) -> LossState:
         return LossState(state.sums + total["losses"])
@@ -237,6 +244,61 @@ def map_losses(calibrator: Any, *, held: bool) -> MapLosses:
     )
 
 
+def fit_here(algorithm: FederatedAlgorithm[Any], clients: FederatedDataset) -> Any:
+    """State of an exact fit to rows that are in this process; nothing is released."""
+    state = algorithm.init(clients.n_classes)
+    for _ in range(algorithm.n_rounds):
+        answer = algorithm.query(algorithm.broadcast(state), clients)
+        total = {
+            name: rows.total().reshape(rows.block)
+            if isinstance(rows, CellRows)
+            else rows.sum(axis=0)
+            for name, rows in answer.items()
+        }
+        state = algorithm.update(state, Sums(total), len(clients))
+        if algorithm.done(state):
+            break
+    return state
+
+
+def compare_rows(
+    calibrator: Any, clients: FederatedDataset, *, held: bool
+) -> dict[str, float]:
+    """Compare a map with its input on rows that are in this process, see `comparison`.
+
+    Beside the losses there is the standard `error` of the difference of log losses.
+    """
+    if _compiled.core is None:
+        algorithm = map_losses(calibrator, held=False)
+        rows = algorithm.query({}, clients.by_row())["losses"]
+    else:  # the estimator's own way is faster than the formula that a site knows
+        rows = _row_losses(calibrator._calibrate, clients)
+    found = comparison(LossState(rows.sum(axis=0)), held)
+    worse = rows[:, 3] - rows[:, 1]
+    spread = worse - rows[:, 0] * (found["log_loss"] - found["log_loss_input"])
+    error = float(np.sqrt((spread**2).sum())) / max(found["n_rows"], 1e-12)
+    return {**found, "error": error}
+
+
+def _row_losses(
+    calibrate: Callable[[Array], Array], clients: FederatedDataset
+) -> Array:
+    """What `MapLosses` sums, for each row by itself, by a map that is at hand.
+
+    calibrate: Centred logits to calibrated ones; may work in place.
+    """
+    parts = []
+    for block in clients.blocks():
+        logits = _numerics.center(block.rows)
+        before = _scores(logits, block.labels)
+        if clients.n_classes > 1:
+            logits = calibrate(logits)
+        after = _scores(logits, block.labels)
+        part = np.array([np.ones(len(block.labels)), *before, *after])
+        parts.append(part if block.weights is None else part * block.weights)
+    return np.concatenate(parts, axis=1).T if parts else np.zeros((0, 5))
+
+
 def comparison(state: LossState, held: bool) -> dict[str, float]:
     """Mean losses of input and map from their sums; rows may be none."""
     sums = [float(value) for value in state.sums]
@@ -255,9 +317,19 @@ def comparison(state: LossState, held: bool) -> dict[str, float]:
 
 
 def does_no_harm(found: Mapping[str, float]) -> bool:
-    """Whether the map is as good as the input in both scores; False without rows."""
+    """Whether the map is as good as the input in both scores; False without rows.
+
+    False as well where held-back rows show next to no error: a map that made the model
+    surer would pass after a lucky draw, and be very wrong elsewhere.
+    """
     better = found["log_loss"] <= found["log_loss_input"]
-    return bool(better and found["brier"] <= found["brier_input"])
+    better &= found["brier"] <= found["brier_input"]
+    return bool(better and shows_errors(found))
+
+
+def shows_errors(found: Mapping[str, float]) -> bool:
+    """Whether held-back rows have errors enough to judge a map."""
+    return bool(found["n_rows"] * found["log_loss"] >= _LEAST_SUM)
 
 
 def loss_text(found: Mapping[str, float]) -> str:
@@ -290,7 +362,7 @@ def _entry(word: str) -> Method:
     raise ValueError(f"there is no map of a method {word!r}")
 
 
-def _centred(rows: Array) -> Array:
+def centred(rows: Array) -> Array:
     """Logits as maps read them, in float64, with a maximum of 0."""
     out = np.array(rows, dtype=np.float64, order="C")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -310,6 +382,17 @@ def _mapped(path: str, values: Any, logits: Array) -> Array:
 
 def _scores(logits: Array, labels: Array) -> Array:
     """Log loss and Brier score of each row."""
+    found = np.empty((2, len(labels)))
+    if _compiled.scores(logits, labels, found):
+        loss, brier = np.minimum(found[0], LARGEST_LOSS), found[1]
+    else:
+        loss, brier = _numpy_scores(logits, labels)
+    # A row that no formula can map counts as entirely wrong.
+    loss = np.nan_to_num(loss, nan=LARGEST_LOSS)
+    return np.array([loss, np.nan_to_num(brier, nan=2.0)])
+
+
+def _numpy_scores(logits: Array, labels: Array) -> tuple[Array, Array]:
     own = np.arange(len(labels)), labels
     with np.errstate(all="ignore"):
         gaps = logits - logits.max(axis=1, keepdims=True)
@@ -319,6 +402,4 @@ def _scores(logits: Array, labels: Array) -> Array:
         proba /= total[:, None]
         proba[own] -= 1.0
         brier = np.einsum("ij,ij->i", proba, proba)
-    # A row that no formula can map counts as entirely wrong.
-    loss = np.nan_to_num(loss, nan=LARGEST_LOSS)
-    return np.array([loss, np.nan_to_num(brier, nan=2.0)])
+    return loss, brier

@@ -15,8 +15,9 @@ from skfedcal.contract import Array
 # without rounding.
 WEIGHT_UNIT = 2.0**-16
 
-# Salt of the hash that holds rows back.
+# Salt of the hash that holds rows back, and the share of rows that it takes.
 _HOLD_BACK = 0x5EED
+HELD_SHARE = 0.2
 
 
 def packed(clients: FederatedDataset) -> tuple[Array, Array, Array]:
@@ -54,15 +55,45 @@ def held_back_rows(clients: FederatedDataset, *, held: bool) -> FederatedDataset
     it is public, depends on no value of any row and on no other client, and is the same
     in every round.
     """
-    start, stop = int(clients.offsets[0]), int(clients.offsets[-1])
+    return _kept(clients, _held_marks(clients) == held)
+
+
+def split_rows(clients: FederatedDataset) -> tuple[FederatedDataset, FederatedDataset]:
+    """Return both parts of `held_back_rows`: the fifth, and the other rows."""
+    mark = _held_marks(clients)
+    return _kept(clients, mark), _kept(clients, ~mark)
+
+
+def _held_marks(clients: FederatedDataset) -> NDArray[np.bool_]:
+    """Whether each row, in packed order, is held back."""
     sizes = clients.sizes
-    number = np.arange(stop - start) - np.repeat(clients.offsets[:-1] - start, sizes)
-    own = np.repeat(hashed(name_numbers(clients.names), _HOLD_BACK + 1), sizes)
-    mark = hashed(number ^ own.astype(np.int64), _HOLD_BACK) < np.uint64(2**64 // 5)
+    first = np.repeat(clients.offsets[:-1] - clients.offsets[0], sizes)
+    number = np.arange(clients.n_rows) - first
+    return _is_held(number, np.repeat(_own(clients.names), sizes))
+
+
+def _kept(clients: FederatedDataset, mark: NDArray[np.bool_]) -> FederatedDataset:
+    """Rows that are marked."""
+    start, stop = int(clients.offsets[0]), int(clients.offsets[-1])
     keep = np.zeros(len(clients.rows), dtype=np.bool_)
     where = slice(start, stop) if clients.order is None else clients.order[start:stop]
-    keep[where] = mark == held
+    keep[where] = mark
     return clients.keep_rows(keep)
+
+
+def held_back_mark(n_rows: int, name: Hashable) -> Array:
+    """Whether each row of one client is held back, by its number and the name."""
+    return _is_held(np.arange(n_rows), _own([name]))
+
+
+def _own(names: Sequence[Hashable]) -> Array:
+    """Hashes of names of clients."""
+    return hashed(name_numbers(names), _HOLD_BACK + 1)
+
+
+def _is_held(number: Array, own: Array) -> Array:
+    mixed = hashed(number ^ own.astype(np.int64), _HOLD_BACK)
+    return mixed < np.uint64(2**64 // 5)
 
 
 def name_numbers(names: Sequence[Hashable]) -> Array:

@@ -51,13 +51,17 @@ _PRIVACY_MODELS = (
 
 def save(estimator: Any, path: PathLike) -> None:
     """Write a fitted calibrator to `path`, atomically."""
-    content = {
+    write_file(path, file_content(estimator))
+
+
+def file_content(estimator: Any) -> dict[str, Any]:
+    """Content of the file of a fitted calibrator."""
+    return {
         "format": _FORMAT,
         "format_version": _FORMAT_VERSION,
         "skfedcal": __version__,
         **_content(estimator),
     }
-    write_file(path, content)
 
 
 def _content(estimator: Any) -> dict[str, Any]:
@@ -104,13 +108,19 @@ def load(path: PathLike) -> BaseCalibrator:
     >>> type(load(path)).__name__
     'FedTempCalibrator'
     """
-    path, what = as_path(path), "a saved calibrator of skfedcal"
-    content = check_format(read_file(path), str(path), what, _FORMAT, _FORMAT_VERSION)
+    path = as_path(path)
+    return load_content(read_file(path), str(path))
+
+
+def load_content(content: Any, where: str) -> BaseCalibrator:
+    """Calibrator from the content of its file; ValueError names `where`."""
+    what = "a saved calibrator of skfedcal"
+    content = check_format(content, where, what, _FORMAT, _FORMAT_VERSION)
     try:
         return _restore(content)
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError,
             RecursionError) as error:  # fmt: skip
-        raise ValueError(f"{path} is damaged: {error!r}") from error
+        raise ValueError(f"{where} is damaged: {error!r}") from error
 
 
 def _restore(content: dict[str, Any]) -> BaseCalibrator:

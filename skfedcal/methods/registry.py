@@ -189,7 +189,7 @@ FAMILIES = {
 }
 
 # Comparison of a map with its input, which the word of every calibrator allows.
-HELD_BACK = "held_back.losses/1"
+HELD_BACK, GAIN = "held_back.losses/1", "held_back.differences/1"
 
 # Why some checks of `skfedcal.testing` do not hold.
 _BIASES = {"check_order_kept": "its map differs by class, which may change the order"}
@@ -219,7 +219,7 @@ BUILT_IN: tuple[Method, ...] = (
             "temperature.grid/1",
             "temperature.posterior/2",
             "bias_temperature.newton/1",
-            "shape.newton/2",
+            "shape.newton/3",
             "shape.posterior/2",
         ),
         command="auto",
@@ -296,7 +296,7 @@ BUILT_IN: tuple[Method, ...] = (
         estimator="skfedcal.methods.shape.estimator:FedShapeCalibrator",
         algorithms=(
             Algorithm(
-                name="shape.newton/2",
+                name="shape.newton/3",
                 path="skfedcal.methods.shape.rounds:MapNewton",
                 cases=({}, {"kinds": ("T", "S"), "choose": True}),
             ),
@@ -569,6 +569,19 @@ BUILT_IN: tuple[Method, ...] = (
                     {"settings": {"temperature_": 0.5}, "held": False},
                 ),
             ),
+            Algorithm(
+                name=GAIN,
+                path="skfedcal.evaluation.paired_rounds:MapDifferences",
+                cases=(
+                    {"metric": "log_loss", "settings": {"temperature_": 2.0}},
+                    {
+                        "metric": "log_loss",
+                        "settings": {"temperature_": 0.5},
+                        "bound": 2.0,
+                        "max_examples": 1,
+                    },
+                ),
+            ),
         ),
     ),
     Method(
@@ -626,6 +639,12 @@ BUILT_IN: tuple[Method, ...] = (
                 ),
                 rows="given",
             ),
+            Algorithm(
+                name="residuals.moments/1",
+                path="skfedcal.evaluation.rounds:ResidualMoments",
+                cases=({"n_bins": 4}, {"n_bins": 4, "max_examples": 2}),
+                rows="given",
+            ),
         ),
     ),
     Method(
@@ -639,6 +658,12 @@ BUILT_IN: tuple[Method, ...] = (
                     {"levels": (2,), "scores": "ovr"},
                     {"levels": (2,), "scores": "ovr", "clip": 2.0, "max_examples": 1},
                 ),
+                rows="given",
+            ),
+            Algorithm(
+                name="scores.one_vs_rest_moments/1",
+                path="skfedcal.evaluation.rounds:OneVsRestMoments",
+                cases=({"levels": (2,), "scores": "ovr"},),
                 rows="given",
             ),
         ),
@@ -719,6 +744,17 @@ BUILT_IN: tuple[Method, ...] = (
 
 _ADDED: dict[str, Method] = {}
 
+# Algorithms that a site computes only if its policy says so in words of its own, and
+# which need more than numpy there.
+OPT_IN = (
+    Algorithm(
+        name="training.fedavg/1",
+        path="skfedcal.training.site_training:SiteTraining",
+        cases=({"n_features": 3}, {"n_features": 3, "clip": 1.0, "hidden": (4,)}),
+        rows="features",
+    ),
+)
+
 
 def methods(kind: Kind | None = None) -> tuple[Method, ...]:
     """All methods, or those of one kind: the built-in ones, then registered ones."""
@@ -735,7 +771,8 @@ def algorithms() -> dict[str, Algorithm]:
 def algorithm_name(cls: type) -> str | None:
     """Name in messages of a class of algorithms; None if it is not registered."""
     path = class_path(cls)
-    return next((a.name for a in algorithms().values() if a.path == path), None)
+    known = (*algorithms().values(), *OPT_IN)
+    return next((a.name for a in known if a.path == path), None)
 
 
 def family_name(cls: type) -> str | None:
@@ -900,9 +937,10 @@ def allowed_by(word: str) -> frozenset[tuple[str, str]]:
     for method in methods():
         if word.replace("-", "_") == method.word or word in _names_of(method):
             pairs = {(name, method.family) for name in method.algorithm_names}
-            compared = {(HELD_BACK, "")} if method.kind == "calibrator" else set()
-            return frozenset(pairs | compared)
-    if word in algorithms():
+            if method.kind == "calibrator":
+                pairs |= {(HELD_BACK, ""), (GAIN, "")}
+            return frozenset(pairs)
+    if word in algorithms() or word in {a.name for a in OPT_IN}:
         return frozenset([(word, "")])
     old = _old_words().get(word)
     if old is not None:
@@ -943,6 +981,12 @@ def method_words(algorithm: str, family: str = "") -> tuple[str, ...]:
         for m in methods()
         if algorithm in m.algorithm_names and m.family in ("", family)
     )
+
+
+def is_fit(algorithm: str) -> bool:
+    """Whether an algorithm fits something, and is no evaluation as well."""
+    kinds = {m.kind for m in methods() if algorithm in m.algorithm_names}
+    return bool(kinds & {"calibrator", "training"}) and "evaluation" not in kinds
 
 
 def estimator_modules() -> dict[str, list[str]]:

@@ -1,11 +1,14 @@
 """Do no harm: with hold_back no exact fit is worse than its input on held-back rows."""
 
+import json
 import warnings
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import softmax
+from sklearn.base import clone
 
 from skfedcal import (
     FedAccTempCalibrator,
@@ -16,7 +19,9 @@ from skfedcal import (
     FedTempCalibrator,
     PrivacyLedger,
     load,
+    make_federation,
 )
+from skfedcal.cli import main
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.exceptions import CalibrationWarning
 from skfedcal.federation import (
@@ -26,6 +31,7 @@ from skfedcal.federation import (
     SitePolicy,
     SiteRows,
 )
+from skfedcal.methods import base
 from skfedcal.methods.base import BaseCalibrator
 from skfedcal.methods.held_back import MapLosses, comparison, map_losses
 from skfedcal.methods.own_rows import held_back_rows
@@ -207,7 +213,7 @@ def test_the_rounds_of_all_fits_and_comparisons_are_listed():
     assert [sorted(r.total) for r in cal.history_[1::2]] == [["losses"]] * 2
     # What is used is the fit to all rows.
     np.testing.assert_array_equal(cal.bin_values_, plain.bin_values_)
-    assert plain.comparison_["held_back"] is False
+    assert plain.comparison_["held_back"] is True
     assert cal.comparison_["log_loss"] < cal.comparison_["log_loss_input"]
 
 
@@ -244,7 +250,8 @@ def test_after_harm_an_exported_map_returns_the_input():
     np.testing.assert_allclose(found, rows, rtol=1e-6)
 
 
-def test_without_hold_back_a_fit_that_is_worse_on_its_own_rows_warns():
+def test_without_hold_back_a_fit_that_is_worse_on_its_own_rows_warns(monkeypatch):
+    monkeypatch.setattr(base, "_FEW_CELLS", 0)
     clients = calibrated(np.random.default_rng(0), 3)
     cal = FedBinCalibrator(n_bins=2, input_type="proba")
     with pytest.warns(CalibrationWarning, match="worse than the input on the 160 rows"):
@@ -253,6 +260,38 @@ def test_without_hold_back_a_fit_that_is_worse_on_its_own_rows_warns():
     assert cal.comparison_["log_loss"] > cal.comparison_["log_loss_input"]
     # The optimum of all rows cannot be: nothing more is asked.
     assert FedTempCalibrator(input_type="proba").fit(clients).comparison_ is None
+
+
+def test_without_hold_back_a_fit_that_is_worse_on_held_back_rows_warns():
+    # The optimum of its own rows, with more numbers than these can tell.
+    rng = np.random.default_rng(0)
+    clients = [drawn(rng, 40, 10, 1.0) for _ in range(5)]
+    held = held_rows(clients, 10)
+    cal = FedMatrixCalibrator(input_type="proba", l2=1e-6)
+    with pytest.warns(CalibrationWarning, match=f"on {len(held[1])} held-back rows, w"):
+        cal.fit(clients)
+    # What it is compared with: a fit to the other rows. The map in use has seen all.
+    checked = FedMatrixCalibrator(input_type="proba", l2=1e-6, hold_back=True)
+    with pytest.warns(CalibrationWarning, match="held-back rows the log loss is"):
+        checked.fit(clients)
+    assert cal.comparison_ == pytest.approx(checked.comparison_, rel=1e-6)
+    assert cal.improves_ and len(cal.history_) < len(checked.history_)
+    rows, labels = (np.concatenate([c[i] for c in clients]) for i in (0, 1))
+    assert scores(cal.predict_proba(rows), labels)[0] < scores(rows, labels)[0]
+
+
+@quiet
+@over_methods
+def test_the_check_changes_nothing_of_a_fit(method, case, monkeypatch):
+    found = []
+    for few in (20_000, 0):
+        monkeypatch.setattr(base, "_FEW_CELLS", few)
+        params = {"classes": np.arange(3), "input_type": "proba", "random_state": 0}
+        cal = method.load()(**case.params, **params).fit(federation())
+        rows = federation()[0][0]
+        found.append((cal.predict_proba(rows), cal.n_rounds_, vars(cal).keys()))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert found[0][1:] == found[1][1:]
 
 
 def test_sites_are_not_asked_again_without_hold_back():
@@ -329,3 +368,108 @@ def test_fedauto_without_held_back_rows_compares_nothing():
     assert cal.choice_ == "FedBiasTempCalibrator()" and cal.comparison_ is None
     assert cal.reason_.startswith("hold_back is False")
     assert isinstance(cal.calibrator_, BaseCalibrator)
+
+
+@quiet
+@pytest.mark.parametrize("n_rows", [20, 60, 200])
+def test_a_lucky_draw_without_errors_makes_no_model_surer(n_rows):
+    # Of a calibrated model that is 99 % accurate: these rows happen to be all correct.
+    labels = np.arange(n_rows) % 4
+    logits = 6.0 * np.eye(4)[labels]
+    ids = np.arange(n_rows) % 3
+    auto = FedAutoCalibrator(classes=range(4)).fit(logits, labels, client_ids=ids)
+    assert auto.choice_ == "none"
+    cal = FedTempCalibrator(hold_back=True, classes=range(4))
+    with pytest.warns(CalibrationWarning, match="too few errors to judge a map by"):
+        cal.fit(logits, labels, client_ids=ids)
+    expected = softmax(logits, axis=1)
+    for found in (auto.predict_proba(logits), cal.predict_proba(logits)):
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def edge(name):
+    """Clients of an unusual federation, and their class labels."""
+    rng = np.random.default_rng(0)
+    made_of = {
+        "three rows": (3, 1, 3),
+        "many classes": (5, 60, 1000),
+        "one client": (1, 300, 4),
+    }
+    n_clients, n, c = made_of.get(name, (4, 100, 4))
+    clients = []
+    for _ in range(n_clients):
+        logits = 2 * rng.normal(size=(n, c))
+        labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+        clients.append((logits, labels))
+    words = np.array(list("abcd"))
+    if name == "float16":
+        clients = [(z.astype(np.float16), y) for z, y in clients]
+    elif name == "one class":
+        clients = [(z, 0 * y) for z, y in clients]
+    elif name == "empty clients":
+        clients[1::2] = [(np.empty((0, 4)), np.empty(0, dtype=int))] * 2
+    elif name == "words":
+        clients = [(z, words[y]) for z, y in clients]
+    elif name == "pandas":
+        pd = pytest.importorskip("pandas")
+        clients = [
+            (pd.DataFrame(z, columns=words), pd.Series(words[y])) for z, y in clients
+        ]
+    return clients, words if name in ("words", "pandas") else np.arange(c)
+
+
+@quiet
+@pytest.mark.parametrize(
+    "name",
+    ["three rows", "many classes", "float16", "words", "pandas", "one class",
+     "one client", "empty clients"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "cal",
+    [
+        FedAutoCalibrator(),
+        FedAutoCalibrator(keep_order=True),
+        FedTempCalibrator(hold_back=True),
+        FedBinCalibrator(hold_back=True),
+        FedBinCalibrator(),
+    ],
+    ids=["auto", "order", "temperature", "bins", "bins, no hold_back"],
+)
+def test_unusual_federations(cal, name):
+    clients, classes = edge(name)
+    cal = clone(cal).set_params(classes=classes).fit(clients)
+    rows, _ = clients[0]
+    proba = cal.predict_proba(rows)
+    assert proba.shape == (len(rows), len(classes))
+    np.testing.assert_allclose(proba.sum(axis=1), 1, rtol=1e-3)
+    assert set(cal.predict(rows)) <= set(classes)
+    if name == "three rows":  # too few to tell anything
+        unchanged = getattr(cal, "choice_", "none") == "none"
+        assert unchanged and (not cal.improves_ or not cal.hold_back or cal.choice_)
+    elif name == "one class" and cal.hold_back:
+        found = cal.comparison_
+        assert found["log_loss"] < found["log_loss_input"]
+
+
+@pytest.mark.parametrize(
+    ("options", "held_back", "used"),
+    [
+        ((), False, True),
+        (("--hold-back",), True, False),
+        (("--no-hold-back",), False, True),
+    ],
+)
+def test_the_command_line_holds_back(tmp_path, capsys, options, held_back, used):
+    few = make_federation(20, 200, temperature=1.0, noise=0.0, random_state=0)
+    rows, labels = (np.concatenate([c[i] for c in few.clients]) for i in (0, 1))
+    ids = np.repeat(np.arange(20), [len(y) for _, y in few.clients])
+    file, out = str(tmp_path / "few.npz"), str(tmp_path / "cal.json")
+    np.savez(file, logits=rows, labels=labels, client_ids=ids)
+    command = ["fit", file, "--method", "matrix", "-o", out, *options]
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["used"] == used
+    cal = load(out)
+    assert (cal.hold_back, cal.improves_) == (held_back, used)
+    if options:
+        assert main([*command, "--force", "--eps", "1"]) == 2
+        assert f"{options[0]} is for exact fits" in capsys.readouterr().err

@@ -53,6 +53,21 @@ def test_zeros_of_neighbours_keep_accuracy_and_brier_score(name, k, weights):
     assert max(changes) < 1e-4, changes
 
 
+def test_three_neighbours_are_hardly_harmed_in_the_mean():
+    # Maps that gain less than a standard error of the Brier score are left out: with
+    # them the mean over these splits is +2.0 %.
+    changes = []
+    for name in ("digits", "breast_cancer"):
+        for seed in range(6):
+            train, (test, labels) = neighbours(name, 3, "uniform", seed)
+            cal = FedAutoCalibrator(input_type="proba")
+            cal.fit(*train, client_ids=np.arange(len(train[1])) % 30)
+            found = cal.predict_proba(test)
+            assert accuracy(found, labels) >= accuracy(test, labels) - 1
+            changes.append(brier(found, labels) / brier(test, labels) - 1)
+    assert np.mean(changes) < 0.01, changes
+
+
 def test_a_temperature_that_spoils_zeros_is_not_used_with_hold_back():
     plain, checked = [], []
     for seed in range(4):

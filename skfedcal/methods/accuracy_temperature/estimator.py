@@ -36,14 +36,16 @@ if TYPE_CHECKING:
     from skfedcal.privacy.models import PrivacyModel
 
 
-Search = Literal["two_point", "bisect", "golden", "newton", "grid"]
+Search = Literal["two_point", "bisect", "golden", "golden_linear", "newton", "grid"]
 
 # Searches that an objective has, the first of which 'auto' takes under noise, and what
 # it takes without.
-SEARCHES: dict[str, tuple[Literal["two_point", "bisect", "golden"], ...]] = {
-    "accuracy": ("two_point", "bisect", "golden"),
-    "nll": ("bisect", "golden"),
-    "ece": ("golden",),
+SEARCHES: dict[
+    str, tuple[Literal["two_point", "bisect", "golden", "golden_linear"], ...]
+] = {
+    "accuracy": ("two_point", "bisect", "golden", "golden_linear"),
+    "nll": ("bisect", "golden", "golden_linear"),
+    "ece": ("golden", "golden_linear"),
 }
 EXACT: dict[str, Literal["newton", "grid"]] = {
     "accuracy": "newton",
@@ -53,8 +55,8 @@ EXACT: dict[str, Literal["newton", "grid"]] = {
 
 # Queries of 'auto', and the fewest that a search can do with. The paper's golden
 # section has K = 5 steps, which are 6 queries.
-_USUAL = {"bisect": 4, "golden": 6}
-_FEWEST = {"two_point": 2, "bisect": 1, "golden": 2}
+_USUAL = {"bisect": 4, "golden": 6, "golden_linear": 6}
+_FEWEST = {"two_point": 2, "bisect": 1, "golden": 2, "golden_linear": 2}
 # Temperatures asked at once, by the least noise per unit that they are for.
 _POINTS = ((0.03, 2), (0.003, 4), (0.0, 6))
 
@@ -215,15 +217,16 @@ class FedAccTempCalibrator(BaseCalibrator):
     objective : {'accuracy', 'nll', 'ece'}, default='accuracy'
         'accuracy': mean confidence equals accuracy. 'nll': least log loss. 'ece': least
         calibration error of the predicted class in `n_bins` bins.
-    search : {'auto', 'two_point', 'bisect', 'golden'}, default='auto'
+    search : {'auto', 'two_point', 'bisect', 'golden', 'golden_linear'}, default='auto'
         'two_point': two to six temperatures in one round, and the posterior mean; for
         'accuracy'. 'bisect': the sign of the gap, or of the slope of the log loss, one
-        temperature a round. 'golden': golden section on the size of the objective, as
-        in the paper. 'auto': under noise 'two_point' for 'accuracy', 'bisect' for
-        'nll', 'golden' for 'ece'; without noise the exact optimum.
+        temperature a round. 'golden': golden section on the size of the objective, in
+        log T; 'golden_linear': the same in T, as in the paper. 'auto': under noise
+        'two_point' for 'accuracy', 'bisect' for 'nll', 'golden' for 'ece'; without
+        noise the exact optimum.
     n_queries : int or 'auto', default='auto'
         Number of temperatures that clients are queried for; they share the budget. K
-        steps of golden section are K + 1 queries. 'auto' is 6 for 'golden' and 4 for
+        steps of golden section are K + 1 queries. 'auto' is 6 for these and 4 for
         'bisect'; for 'two_point' 2, 4 or 6, the fewer the larger the noise.
     temperature_range : tuple of float, default=(0.25, 32.0)
         Lowest and highest temperature.
@@ -261,7 +264,7 @@ class FedAccTempCalibrator(BaseCalibrator):
         sampling, noise, and uncertainty about the curve. It combines all answers: where
         noise misled 'bisect' or 'golden', `temperature_` is outside. NaN for 'nll' and
         'ece'.
-    search_ : {'two_point', 'bisect', 'golden', 'newton', 'grid'}
+    search_ : {'two_point', 'bisect', 'golden', 'golden_linear', 'newton', 'grid'}
         The search that was used; the last two are exact.
     n_queries_ : int
         Number of temperatures that clients were queried for.
@@ -295,9 +298,10 @@ class FedAccTempCalibrator(BaseCalibrator):
     is Student's t distribution with 3 degrees of freedom and a scale of 0.4 below and
     0.8 above `prior_temperature`.
 
-    'golden' is Algorithm 1 of the paper with a new point inside the new bracket, and
-    without its last query, whose answer is not used. As printed it asks 7 times for
-    K = 5 with noise for 6, and spends 7 / 6 of eps.
+    'golden_linear' is Algorithm 1 of the paper with a new point inside the new bracket
+    (its appendix C.1) and without its last query, whose answer is not used; 'golden' is
+    the same in log T. As printed it asks 7 times for K = 5 with noise for 6, and spends
+    7 / 6 of eps.
 
     References
     ----------
@@ -320,7 +324,7 @@ class FedAccTempCalibrator(BaseCalibrator):
     _parameter_constraints = {
         **BaseCalibrator._parameter_constraints,
         "objective": [StrOptions(set(SEARCHES))],
-        "search": [StrOptions({"auto", "two_point", "bisect", "golden"})],
+        "search": [StrOptions({"auto", *SEARCHES["accuracy"]})],
         "n_queries": [
             Interval(Integral, 1, 10**4, closed="both"),
             StrOptions({"auto"}),
@@ -340,7 +344,9 @@ class FedAccTempCalibrator(BaseCalibrator):
         *,
         delta: float | None = None,
         objective: Literal["accuracy", "nll", "ece"] = "accuracy",
-        search: Literal["auto", "two_point", "bisect", "golden"] = "auto",
+        search: Literal[
+            "auto", "two_point", "bisect", "golden", "golden_linear"
+        ] = "auto",
         n_queries: int | Literal["auto"] = "auto",
         temperature_range: ArrayLike = (0.25, 32.0),
         loss_clip: float = 10.0,

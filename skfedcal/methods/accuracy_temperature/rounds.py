@@ -445,8 +445,9 @@ class TemperatureSearch:
     low, high: Range of ``log T``.
     objective ('accuracy', 'nll', 'ece'): Gap between accuracy and confidence; log loss;
         gaps in bins of confidence.
-    search: 'golden' compares sizes of the objective; 'bisect' follows the sign of the
-        gap, or of the slope of the log loss.
+    search: 'golden' compares sizes of the objective at points that divide the bracket
+        of log T in the golden ratio, 'golden_linear' that of T; 'bisect' follows the
+        sign of the gap, or of the slope of the log loss.
     n_rounds: Queries.
     center: See `GapCurves`.
     full_rows: See `GapParts`.
@@ -458,7 +459,7 @@ class TemperatureSearch:
     low: float
     high: float
     objective: Objective = "accuracy"
-    search: Literal["golden", "bisect"] = "golden"
+    search: Literal["golden", "golden_linear", "bisect"] = "golden"
     n_rounds: int = 6
     center: float = 0.0
     full_rows: float = 1
@@ -515,7 +516,7 @@ class TemperatureSearch:
             state = replace(state, low=low, high=high)
         else:
             score = abs(value) if self.objective == "accuracy" else value
-            state = _golden_step(state, score)
+            state = self._golden_step(state, score)
         return self._judged(state) if self.done(state) else state
 
     def done(self, state: SearchState) -> bool:
@@ -524,7 +525,34 @@ class TemperatureSearch:
     def _next_point(self, state: SearchState) -> float:
         if self.search == "bisect":
             return state.log_t
-        return _inner_points(state)[0 if np.isnan(state.left) else 1]
+        return self._inner_points(state)[0 if np.isnan(state.left) else 1]
+
+    def _inner_points(self, state: SearchState) -> tuple[float, float]:
+        """The two points that divide the bracket in the golden ratio, as log T."""
+        low, high = state.low, state.high
+        if self.search == "golden_linear":
+            low, high = np.exp(low), np.exp(high)
+        width = _GOLDEN * (high - low)
+        if self.search == "golden_linear":
+            return float(np.log(high - width)), float(np.log(low + width))
+        return high - width, low + width
+
+    def _golden_step(self, state: SearchState, score: float) -> SearchState:
+        """Record a score, and narrow the bracket once both inner points have one."""
+        if np.isnan(state.left) and np.isnan(state.right):
+            return replace(state, left=score)
+        left = score if np.isnan(state.left) else state.left
+        right = state.right if np.isnan(state.left) else score
+        first, second = self._inner_points(state)
+        if left >= right:
+            state = replace(state, low=first, left=right, right=np.nan)
+        else:
+            state = replace(state, high=second, left=np.nan, right=left)
+        if self.search == "golden_linear" and self.done(state):
+            # The middle of the last bracket, in T.
+            middle = np.logaddexp(state.low, state.high) - np.log(2.0)
+            state = replace(state, low=float(middle), high=float(middle))
+        return state
 
     def _sums(self, block: Block, temperature: float) -> Array:
         """Sums over the rows of each client of a block."""
@@ -578,22 +606,6 @@ def bin_gaps(block: Block, right: Array, level: Array, n_bins: int) -> Array:
     cells = owner * n_bins + bin_index(level, n_bins)
     sums = np.bincount(cells, values, minlength=n_clients * n_bins)
     return sums.reshape(n_clients, n_bins)
-
-
-def _inner_points(state: SearchState) -> tuple[float, float]:
-    width = _GOLDEN * (state.high - state.low)
-    return state.high - width, state.low + width
-
-
-def _golden_step(state: SearchState, score: float) -> SearchState:
-    """Record a score, and narrow the bracket once both inner points have one."""
-    if np.isnan(state.left) and np.isnan(state.right):
-        return replace(state, left=score)
-    left, right = (score, state.right) if np.isnan(state.left) else (state.left, score)
-    first, second = _inner_points(state)
-    if left >= right:
-        return replace(state, low=first, left=right, right=np.nan)
-    return replace(state, high=second, left=np.nan, right=left)
 
 
 # Points of the first grid and of the later ones, which reach from the neighbour of the

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
+from sklearn.utils.validation import check_is_fitted
+
 from skfedcal._docs import documented
 from skfedcal._sklearn_compat import StrOptions
 from skfedcal.federation.runner import FederatedRunner
@@ -31,7 +33,7 @@ from skfedcal.methods.temperature.rounds import TemperatureGrid
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from skfedcal._typing import ArrayLike, InputType, Seed
+    from skfedcal._typing import ArrayLike, InputType, Rows, Seed
     from skfedcal.contract import Array, FederatedAlgorithm
     from skfedcal.evaluation.intervals import Estimate
     from skfedcal.privacy.ledger import PrivacyLedger
@@ -47,6 +49,10 @@ _ROUNDS_PRIVATE = 4
 
 # Most classes for which a matrix is tried.
 _MATRIX_CLASSES = 20
+
+# Standard errors by which the Brier score must fall where the input may have zeros; of
+# 0, .5, 1, 1.5 and 2 the best mean Brier score on nearest neighbours.
+_PROBA_MARGIN = 1.0
 
 # What a method fitted on its own has, beside its own results.
 _SHARED = ("_class_map", "classes_", "n_features_in_", "feature_names_in_", "improves_",
@@ -151,11 +157,13 @@ class FedAutoCalibrator(BaseCalibrator):
     holds back a fifth of its rows by a public hash. All maps are fitted to the other
     rows in the same rounds; then clients send summed losses of held-back rows, and sums
     of squared differences. From few numbers to many, a map must be better than the best
-    so far, and no worse than the input in the Brier score of all rows. The chosen one
-    is fitted further with all rows. SM needs 100 rows per class, at most 20 classes,
-    and a held-back loss of 0.1; biases are left out from 50 classes on. Below 100 rows
-    nothing is held back: the choice is between T and the input. Fewer than 11 rounds
-    leave out SM; fewer than 6 allow no comparison, and the choice is B, or T below 3.
+    so far, and no worse than the input in the Brier score of all rows; better by a
+    standard error where the input is probabilities, which may be 0. The chosen one is
+    fitted further with all rows. SM has the ridge of largest evidence, which leaves S
+    as it is where rows are few; it needs a held-back loss of 0.1 and at most 20
+    classes. Biases are left out from 50 classes on. Below 100 rows nothing is held
+    back: the choice is between T and the input. Fewer than 11 rounds leave out SM;
+    fewer than 6 allow no comparison, and the choice is B, or T below 3.
     With partial cohorts it is ``solver='grid'``, which accumulates the sums of all
     rounds. Where both fits converge and no order is kept, the held-back log loss of the
     second is not above that of the first, nor therefore that of the input.
@@ -277,6 +285,8 @@ class FedAutoCalibrator(BaseCalibrator):
                 choice.kinds,
                 choose=True,
                 margin=1.0 if self.strict else 0.0,
+                # Probabilities may be 0, and what replaces them decides the log loss.
+                brier_margin=_PROBA_MARGIN if "proba" in self.input_type else 0.0,
                 keep_order=bool(self.keep_order),
             )
         return self.calibrator_._make_algorithm(setting)
@@ -312,7 +322,7 @@ class FedAutoCalibrator(BaseCalibrator):
             if hasattr(self, name):
                 setattr(self.calibrator_, name, getattr(self, name))
 
-    def _noise_split(self) -> Literal["split", "joint"]:
+    def _noise_split(self) -> Literal["split", "joint", "each"]:
         return self.calibrator_._noise_split()
 
     def _improves(self) -> bool:
@@ -338,6 +348,10 @@ class FedAutoCalibrator(BaseCalibrator):
 
     def _calibrate(self, logits: Array) -> Array:
         return self.calibrator_._calibrate(logits)
+
+    def _direct_proba(self, X: Rows) -> Array | None:
+        check_is_fitted(self)
+        return self.calibrator_._direct_proba(X)
 
     def _unchanged(self, logits: Array) -> Array:
         return self.calibrator_._unchanged(logits)

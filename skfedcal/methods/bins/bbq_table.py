@@ -27,6 +27,9 @@ _MIN_SHARE = 1e-9
 # counts of their 100 clients, at eps 1, 3 and 8; 100 clients alone never gained.
 _NOISE_ROWS = 3.0
 
+# Longer than the range of log-odds of midpoints.
+_STRETCH = 64.0
+
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -137,17 +140,30 @@ def joined_table(
     place = levels.merge((positive + negative) * odds) / np.maximum(rows, _TINY)
     stops = np.cumsum(levels.sizes)
     values = np.zeros(positive.shape)
-    for k, i in np.argwhere(shares > _MIN_SHARE):
-        size = levels.sizes[i]
-        part = slice(stops[i] - size, stops[i])
-        seen = rows[k, part] > 0
-        line = np.repeat(height[k, part], len(odds) // size)
-        inner = np.repeat(seen, len(odds) // size)
-        if seen.any():
-            nodes = place[k, part][seen], height[k, part][seen]
-            line[inner] = np.interp(odds[inner], *nodes)
-        values[k] += shares[k, i] * sigmoid(line)
+    for i, size in enumerate(levels.sizes):
+        classes = np.flatnonzero(shares[:, i] > _MIN_SHARE)
+        part = np.s_[classes, stops[i] - size : stops[i]]
+        lines = _lines(odds, rows[part] > 0, place[part], height[part])
+        values[classes] += shares[classes, i, None] * sigmoid(lines)
     return BinTable(values)
+
+
+def _lines(odds: Array, seen: Array, place: Array, height: Array) -> Array:
+    """Heights at `odds`, by lines through the bins of each class that were seen."""
+    n_classes, size = seen.shape
+    lines = np.repeat(height, len(odds) // size, axis=1)
+    which, column = np.repeat(seen, len(odds) // size, axis=1).nonzero()
+    if not len(which):
+        return lines
+    # One line through the points of all classes, each in a stretch of its own; beyond
+    # the first and the last point of a class it is constant.
+    first = np.where(seen, place, np.inf).min(axis=1)
+    last = np.where(seen, place, -np.inf).max(axis=1)
+    stretch = _STRETCH * np.arange(n_classes)
+    nodes = (place + stretch[:, None])[seen], height[seen]
+    at = np.clip(odds[column], first[which], last[which]) + stretch[which]
+    lines[which, column] = np.interp(at, *nodes)
+    return lines
 
 
 def _effective_counts(

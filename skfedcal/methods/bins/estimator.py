@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from skfedcal import _numerics
+from skfedcal import _compiled, _numerics
 from skfedcal._docs import SharedDocs, documented
 from skfedcal._numerics import rare_flags
 from skfedcal._sklearn_compat import Interval, StrOptions
@@ -152,7 +152,7 @@ class HistogramCalibrator(BaseCalibrator):
             list,
         ],
         "clip_per_class": ["boolean"],
-        "noise": [StrOptions({"split", "joint"})],
+        "noise": [StrOptions({"split", "joint", "each"})],
         "normalize": [StrOptions({"l1", "logit", "none"})],
         "space": [StrOptions({"logit", "prob"})],
         "weighting": [StrOptions({"all", "changed"}), None],
@@ -227,7 +227,7 @@ class HistogramCalibrator(BaseCalibrator):
             )
         return tuple(pair)
 
-    def _noise_split(self) -> Literal["split", "joint"]:
+    def _noise_split(self) -> Literal["split", "joint", "each"]:
         return self.noise
 
     def _set_state(self, state: Any) -> None:
@@ -274,6 +274,9 @@ class HistogramCalibrator(BaseCalibrator):
         # Blocks of rows are changed in place, in one layout.
         logits = np.ascontiguousarray(logits)
         if self.weighting is None:
+            terms = self._bins.terms
+            if _compiled.bin_values(logits, terms, self._log_table, logits):
+                return logits
             table = self._log_table.astype(logits.dtype)
             return look_up(logits, table, self.space_)
         first = np.arange(logits.shape[1]) * self._n_bins
@@ -285,6 +288,26 @@ class HistogramCalibrator(BaseCalibrator):
             values = self._weigh(values, rows, softmax64(rows))
             rows[:] = self._log_values(values)
         return logits
+
+    def _direct_proba(self, X: Rows) -> FloatArray | None:
+        if _compiled.core is None or self.normalize != "l1":
+            return None
+        logits = self._input_logits(X)
+        out = np.empty_like(logits, order="C")
+        terms = self._bins.terms
+        if not self._map_is_used:
+            out = _numerics.softmax(logits)
+        elif not _compiled.bin_values(
+            logits, terms, self.bin_values_, out, normalise=True
+        ):
+            out = _numerics.softmax(self._calibrate(_numerics.center(logits)))
+        elif self.weighting is not None:
+            moved = np.arange(len(out))
+            if self.weighting == "changed":
+                moved = np.flatnonzero(out.argmax(axis=1) != logits.argmax(axis=1))
+            part = _numerics.center(logits[moved].astype(np.float64))
+            out[moved] = _numerics.softmax(self._calibrate(part))
+        return self._in_order(out)
 
     @property
     def _log_table(self) -> Array:
@@ -368,9 +391,10 @@ bins_documented = SharedDocs(
     clip_per_class : bool, default=False
         Clip each class separately, as printed in the paper; this needs
         ``sqrt(n_classes)`` times the noise.
-    noise : {'split', 'joint'}, default='split'
+    noise : {'split', 'joint', 'each'}, default='split'
         Divide the noise between positive and negative counts so that the total variance
-        is minimal, or equally.
+        is minimal ('split'), equally ('joint'), or in proportion to their clips
+        ('each': Lemma B.7 of the paper for each histogram).
     class_weights_ : ndarray of shape (n_classes,)
         Weight ``a`` of the bins of each class, in column order; 1 without `weighting`.
     space_ : {'logit', 'prob'}
@@ -469,7 +493,7 @@ class FedBinCalibrator(HistogramCalibrator):
         delta: float | None = None,
         clip: float | tuple[float, float] | list[float] | Literal["auto"] = "auto",
         clip_per_class: bool = False,
-        noise: Literal["split", "joint"] = "split",
+        noise: Literal["split", "joint", "each"] = "split",
         prior_weight: float = 2.0,
         normalize: Literal["l1", "logit", "none"] = "l1",
         weighting: Literal["all", "changed"] | None = None,
@@ -616,7 +640,7 @@ class FedBBQCalibrator(HistogramCalibrator):
         delta: float | None = None,
         clip: float | tuple[float, float] | list[float] | Literal["auto"] = "auto",
         clip_per_class: bool = False,
-        noise: Literal["split", "joint"] = "split",
+        noise: Literal["split", "joint", "each"] = "split",
         if_improves: bool = True,
         hold_back: bool = False,
         privacy: PrivacyModel | None = None,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from skfedcal import _compiled
 from skfedcal.clients.dataset import Block, FederatedDataset
 from skfedcal.contract import (
     MAX_POINTS,
@@ -108,19 +109,26 @@ class ClassHistograms:
         # A client has fewer than 2**31 rows; half the bytes are half the time.
         dtype = np.float64 if self.weighted else np.int32
         positive, negative = np.zeros(shape, dtype), np.zeros(shape, dtype)
-        for block in clients.blocks(_BLOCK_CELLS):
-            count(block, positive[block.clients], negative[block.clients])
+        squares = np.zeros((len(clients), 2), np.int64)
+        terms = ClassBins(self.n_bins, self.space).terms
+        counted = not self.weighted and _compiled.bin_counts(
+            clients, terms, positive, negative, squares
+        )
+        if not counted:
+            for block in clients.blocks(_BLOCK_CELLS):
+                count(block, positive[block.clients], negative[block.clients])
         if self.clip_positive is None or self.clip_negative is None or self.per_class:
             return {"positive": positive, "negative": negative}
         # Both sets are shortened by the same factor, the larger of the two needed, so
         # that clipping leaves the frequencies of a client as they are.
-        factor = 1 / np.maximum(
-            np.maximum(
-                _norms(positive) / self.clip_positive,
-                _norms(negative) / self.clip_negative,
-            ),
-            1.0,
-        )
+        norms = np.sqrt(squares.T)
+        if not counted:
+            norms = np.array([_norms(positive), _norms(negative)])
+        clips = np.array([[self.clip_positive], [self.clip_negative]])
+        excess = (norms / clips).max(axis=0, initial=1.0)
+        if (excess == 1.0).all():
+            return {"positive": positive, "negative": negative}
+        factor = (1 / excess)[:, None, None]
         return {"positive": positive * factor, "negative": negative * factor}
 
     def update(
@@ -182,11 +190,11 @@ class ClassHistograms:
 
 
 def _norms(counts: Array) -> Array:
-    """L2 norm of each client's counts, with two axes to multiply them by."""
+    """L2 norm of each client's counts."""
     # Not reshape(n, -1), which fails for a cohort without clients.
     shape = (len(counts), counts.shape[1] * counts.shape[2])
     flat = counts.reshape(shape).astype(np.float64)
-    return np.sqrt(np.einsum("ij,ij->i", flat, flat))[:, None, None]
+    return np.sqrt(np.einsum("ij,ij->i", flat, flat))
 
 
 @dataclass(frozen=True, slots=True)

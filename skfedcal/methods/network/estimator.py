@@ -41,6 +41,8 @@ class FedMLPCalibrator(BaseCalibrator):
         Rows of one step, at most 2**20.
     learning_rate : float, default=0.01
         Step length.
+    server_learning_rate : float, default=1.0
+        Factor of the mean change that the server adds in a round.
     order_preserving : bool, default=True
         The network gives positive factors of the gaps between sorted logits, so that
         the ranking of the classes never changes. False adds its output to the logits.
@@ -113,6 +115,7 @@ class FedMLPCalibrator(BaseCalibrator):
         "epochs": [Interval(Integral, 1, 10**5, closed="both")],
         "batch_size": [Interval(Integral, 1, 2**20, closed="both")],
         "learning_rate": [Interval(Real, 0, 1e6, closed="right")],
+        "server_learning_rate": [Interval(Real, 0, 1e6, closed="right")],
         "order_preserving": ["boolean"],
     }
     _fitted_names = ("coefs_", "intercepts_")
@@ -125,6 +128,7 @@ class FedMLPCalibrator(BaseCalibrator):
         epochs: int = 3,
         batch_size: int = 32,
         learning_rate: float = 0.01,
+        server_learning_rate: float = 1.0,
         order_preserving: bool = True,
         delta: float | None = None,
         clip: float | Literal["auto"] = "auto",
@@ -142,6 +146,7 @@ class FedMLPCalibrator(BaseCalibrator):
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.server_learning_rate = server_learning_rate
         self.order_preserving = order_preserving
         self.delta = delta
         self.clip = clip
@@ -177,6 +182,7 @@ class FedMLPCalibrator(BaseCalibrator):
             clip=clip,
             seed=int(seed),
             n_rounds=3 if setting.private else 12,
+            server_rate=as_number("server_learning_rate", self.server_learning_rate),
         )
 
     def _widths(self) -> tuple[int, ...]:

@@ -18,7 +18,16 @@ import numpy as np
 
 from skfedcal import _numerics
 from skfedcal.clients.dataset import FederatedDataset
-from skfedcal.contract import Array, Arrays, BlockSpec, Field, Form, Sums, check_range
+from skfedcal.contract import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+    check_range,
+    server_field,
+)
 from skfedcal.methods.graph import Value, softplus
 from skfedcal.methods.map_formulas import centred_rows, stretched
 from skfedcal.methods.scaling.families import SMALLEST_SLOPE, UNIT_OFFSET, canonical
@@ -150,6 +159,7 @@ class MLPAveraging:
         logits, or terms that are added to the logits.
     clip: L2 bound on the difference that a client sends.
     seed: Seed of the first parameters; public.
+    server_rate: Factor of the mean that the server adds.
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -160,6 +170,7 @@ class MLPAveraging:
     clip: float | None = None
     seed: int = 0
     n_rounds: int = 12
+    server_rate: float = server_field(1.0)
 
     def init(self, n_classes: int) -> MLPState:
         bias = UNIT_OFFSET if self.order_preserving else 0.0
@@ -209,10 +220,11 @@ class MLPAveraging:
         n_filled = (
             max(float(total["filled"][0]), 1.0) if "filled" in total else n_clients
         )
+        noise = self.server_rate * total.noise.get("update", 0.0) / n_filled
         return replace(
             state,
-            params=state.params + total["update"] / n_filled,
-            variance=state.variance + (total.noise.get("update", 0.0) / n_filled) ** 2,
+            params=state.params + self.server_rate * (total["update"] / n_filled),
+            variance=state.variance + noise**2,
             rounds=state.rounds + 1,
         )
 

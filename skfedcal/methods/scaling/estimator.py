@@ -45,6 +45,9 @@ scaling_documented = SharedDocs(
         Steps of a client in each round.
     learning_rate : float, default=0.01
         Rate of gradient steps.
+    server_learning_rate : float, default=1.0
+        Factor of the mean change that the server adds in a round, where clients are
+        averaged (Appendix B.2 of the paper).
     clip : float or 'auto', default='auto'
         Bound on the L2 norm of the change of parameters that one client sends. A
         number also clips without `eps` where `solver` is 'average'. 'auto' is 0.5
@@ -84,6 +87,7 @@ class ScalingCalibrator(BaseCalibrator):
         "local_solver": [StrOptions({"lbfgs", "gd"})],
         "local_iter": [Interval(Integral, 1, 10**5, closed="both")],
         "learning_rate": [Interval(Real, 0, 1e6, closed="right")],
+        "server_learning_rate": [Interval(Real, 0, 1e6, closed="right")],
     }
 
     def __init__(
@@ -95,6 +99,7 @@ class ScalingCalibrator(BaseCalibrator):
         local_solver: Literal["lbfgs", "gd"] = "lbfgs",
         local_iter: int = 50,
         learning_rate: float = 0.01,
+        server_learning_rate: float = 1.0,
         delta: float | None = None,
         clip: float | Literal["auto"] = "auto",
         if_improves: bool = True,
@@ -112,6 +117,7 @@ class ScalingCalibrator(BaseCalibrator):
         self.local_solver = local_solver
         self.local_iter = local_iter
         self.learning_rate = learning_rate
+        self.server_learning_rate = server_learning_rate
         self.delta = delta
         self.clip = clip
         self.if_improves = if_improves
@@ -152,6 +158,9 @@ class ScalingCalibrator(BaseCalibrator):
                 local_iter=self.local_iter,
                 learning_rate=as_number("learning_rate", self.learning_rate),
                 clip=DEFAULT_CLIP if clip is None and setting.private else clip,
+                server_rate=as_number(
+                    "server_learning_rate", self.server_learning_rate
+                ),
             )
         if clip is not None:
             raise ValueError(
@@ -229,7 +238,7 @@ class FedVectorCalibrator(ScalingCalibrator):
     l2 : float or 'auto', default='auto'
         Strength of the ridge of 'auto' without `eps`; 'auto' is 0.1, which matters
         only for classes with a handful of rows.
-    local_solver, local_iter, learning_rate
+    local_solver, local_iter, learning_rate, server_learning_rate
     delta
     clip
     if_improves, hold_back, privacy, ledger, classes, input_type, runner, random_state
@@ -311,7 +320,7 @@ class FedMatrixCalibrator(ScalingCalibrator):
     l2_off : float or 'auto', default='auto'
         Strength of the ridge on the entries off the diagonal. 'auto' takes that of
         largest evidence, at least ``n_classes ** 2 / 16``.
-    local_solver, local_iter, learning_rate
+    local_solver, local_iter, learning_rate, server_learning_rate
     delta
     clip
     if_improves, hold_back, privacy, ledger, classes, input_type, runner, random_state
@@ -386,6 +395,7 @@ class FedMatrixCalibrator(ScalingCalibrator):
         local_solver: Literal["lbfgs", "gd"] = "lbfgs",
         local_iter: int = 50,
         learning_rate: float = 0.01,
+        server_learning_rate: float = 1.0,
         delta: float | None = None,
         clip: float | Literal["auto"] = "auto",
         if_improves: bool = True,
@@ -404,6 +414,7 @@ class FedMatrixCalibrator(ScalingCalibrator):
         self.local_solver = local_solver
         self.local_iter = local_iter
         self.learning_rate = learning_rate
+        self.server_learning_rate = server_learning_rate
         self.delta = delta
         self.clip = clip
         self.if_improves = if_improves
@@ -449,7 +460,7 @@ class FedOPVectorCalibrator(ScalingCalibrator):
         paper; clients with few classes overfit, and the log loss grows.
     l2 : float or 'auto', default='auto'
         Strength of the ridge of 'auto' without `eps`; 'auto' is 1.
-    local_solver, local_iter, learning_rate
+    local_solver, local_iter, learning_rate, server_learning_rate
     delta
     clip
     if_improves, hold_back, privacy, ledger, classes, input_type, runner, random_state

@@ -23,6 +23,7 @@ from skfedcal.contract import (
     Sums,
     check_range,
     n_classes_field,
+    server_field,
 )
 from skfedcal.methods.graph import Value, softplus
 from skfedcal.methods.map_formulas import centred_rows, stretched
@@ -64,6 +65,15 @@ def ridge_strengths(
             max(_largest_evidence(*spectrum), least) if strength is None else strength
             for spectrum, strength, least in zip(spectra, given, weakest, strict=True)
         ]
+    )
+
+
+def _free_numbers(spectra: Sequence[tuple[Array, Array]], strengths: Array) -> float:
+    """Trace of ``H (H + R)^-1`` within the groups, for curvature H and ridge R."""
+    bends = (np.maximum(values.ravel(), 0.0) for values, _ in spectra)
+    return sum(
+        float((s / (s + r + 1e-300)).sum())
+        for s, r in zip(bends, strengths, strict=True)
     )
 
 
@@ -347,8 +357,9 @@ class PooledState:
     """Best parameters so far, and the next point to query.
 
     `params` act on rows times `beta`; `slope` and `objective` belong to them. `trial`
-    is ``params + step * direction``, `ridge` the strength in use by group. `moves` and
-    `changes` are steps and changes of slope of a quasi-Newton method, oldest first.
+    is ``params + step * direction``, `ridge` the strength in use by group, `n_free` the
+    number of parameters less what the ridge takes. `moves` and `changes` are steps and
+    changes of slope of a quasi-Newton method, oldest first.
     """
 
     n_classes: int
@@ -368,6 +379,7 @@ class PooledState:
     halvings: int = 0
     gain: float = np.inf
     finished: bool = False
+    n_free: float = 0.0
 
     @property
     def temperature(self) -> float:
@@ -480,7 +492,10 @@ class PooledFit:
             curvature, _ = curvature_of(self.family, state.n_classes)
             spectra = curvature.spectra(bend, total["loss"][2:])
             weakest = self.family.weakest(state.n_classes)
-            state = replace(state, ridge=ridge_strengths(spectra, self.l2, weakest))
+            strengths = ridge_strengths(spectra, self.l2, weakest)
+            state = replace(
+                state, ridge=strengths, n_free=_free_numbers(spectra, strengths)
+            )
         state = self._accept(state, objective, slope)
         return self._aim(replace(state, curvature=bend), n_rows)
 
@@ -714,6 +729,7 @@ class LocalAverage:
     local_iter: Steps of each client and round.
     learning_rate: Rate of gradient steps.
     clip: Bound on the L2 norm of the difference that a client sends.
+    server_rate: Factor of the mean that the server adds.
     """
 
     family: Family
@@ -722,6 +738,7 @@ class LocalAverage:
     learning_rate: float = 0.01
     clip: float | None = None
     n_rounds: int = 5
+    server_rate: float = server_field(1.0)
 
     def init(self, n_classes: int) -> LocalState:
         return LocalState(n_classes, self.family.start(n_classes))
@@ -762,8 +779,8 @@ class LocalAverage:
         n_filled = (
             max(float(total["filled"][0]), 1.0) if "filled" in total else n_clients
         )
-        moved = state.params + total["update"] / n_filled
-        noise = total.noise.get("update", 0.0) / n_filled
+        moved = state.params + self.server_rate * (total["update"] / n_filled)
+        noise = self.server_rate * total.noise.get("update", 0.0) / n_filled
         return LocalState(
             state.n_classes,
             np.clip(moved, -_BOUND, _BOUND),

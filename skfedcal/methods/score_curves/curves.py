@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal.evaluation.grid import equal_mass
 from skfedcal.evaluation.noise import NoiseModel
 from skfedcal.methods.bins.rounds import BinTable
 from skfedcal.methods.score_curves.rounds import odds_of
@@ -36,6 +37,10 @@ _TAIL = 0.002
 
 # Pseudo-rows of a bin at what the scores in it say.
 _BIN_ROWS = 1.0
+
+# Pseudo-rows of a histogram of BBQ (N' of Naeini et al.), and the share of the average
+# below which a histogram is left out.
+_BBQ_ROWS, _LEAST_SHARE = 2.0, 1e-9
 
 # Examples of the other label that either end of a monotone curve is taken to have: few
 # rows of one label would say 0 or 1, and cost much log loss on the next one.
@@ -154,23 +159,6 @@ class Leaves:
         return np.clip(self.odds, low, high)
 
 
-def equal_mass(counts: Array, n_buckets: int) -> Array:
-    """First leaf of each bucket, with about the same number of examples in each.
-
-    There may be fewer buckets where many examples share a leaf.
-    """
-    total = np.maximum.accumulate(np.cumsum(counts.sum(axis=0)))
-    if total[-1] <= 0:
-        return np.unique(np.arange(n_buckets) * counts.shape[1] // n_buckets)
-    targets = np.arange(1, n_buckets) / n_buckets * total[-1]
-    before = np.concatenate([[0.0], total])
-    after = np.searchsorted(before, targets)
-    # The nearer of the two edges around the target.
-    closer = targets - before[after - 1] < before[after] - targets
-    edges = after - closer
-    return np.unique(np.concatenate([[0], edges[edges < counts.shape[1]]]))
-
-
 def fit_bins(leaves: Leaves, n_bins: int) -> Curve:
     """Frequency of positives in buckets of equal mass."""
     first = equal_mass(leaves.counts, n_bins)
@@ -204,6 +192,47 @@ def bbq_optimism(leaves: Leaves) -> float:
     slopes = np.stack([table.fall[0] / (1 - values), table.rise[0] / values])
     noisy = np.square(noise)[:, None] * slopes
     return float(np.sum(shares * levels.sum_bins(used)) + np.sum(noisy))
+
+
+def quantile_bbq(leaves: Leaves) -> tuple[list[Curve], Array]:
+    """Histograms of bins of equal mass, and their weights in the average.
+
+    B bins for all whole B from ``M**(1/3) / 10`` to ``10 M**(1/3)``, with M rows
+    (Naeini et al.; section 7.3 of the paper on evaluation). The weight of a histogram
+    is the probability of the labels under priors ``Beta(2 p / B, 2 (1 - p) / B)``, p
+    being the middle of a bin; its values are the means of the posteriors. As in the
+    paper there is no correction for noise: negative counts are zero.
+    """
+    from scipy.special import gammaln
+
+    n_leaves = leaves.counts.shape[1]
+    root = max(float(leaves.counts.sum()), 1.0) ** (1 / 3)
+    edges = expit(np.concatenate([[-np.inf], leaves.edges, [np.inf]]))
+    curves, scores, seen = [], [], set()
+    for n_bins in range(max(int(np.ceil(root / 10)), 1), int(10 * root) + 1):
+        first = equal_mass(leaves.counts, n_bins)
+        if tuple(first) in seen:  # more bins than leaves with rows
+            continue
+        seen.add(tuple(first))
+        counts = np.maximum(np.add.reduceat(leaves.counts, first, axis=1), 0.0)
+        middle = (edges[first] + edges[np.append(first[1:], n_leaves)]) / 2
+        prior = _BBQ_ROWS / len(first) * np.stack([1 - middle, middle])
+        rows, weight = counts.sum(axis=0), prior.sum(axis=0)
+        rise = gammaln(counts + prior) - gammaln(prior)
+        scores.append(rise.sum() - np.sum(gammaln(rows + weight) - gammaln(weight)))
+        values = (counts[1] + prior[1]) / (rows + weight)
+        curves.append(Curve("steps", leaves.edges[first[1:] - 1], values))
+    shares = np.exp(np.array(scores) - max(scores))
+    kept = shares > _LEAST_SHARE * shares.sum()
+    shares = np.where(kept, shares, 0.0) / shares[kept].sum()
+    return [c for c, k in zip(curves, kept, strict=True) if k], shares[kept]
+
+
+def fit_quantile_bbq(leaves: Leaves) -> Curve:
+    """Average of histograms of bins of equal mass."""
+    curves, shares = quantile_bbq(leaves)
+    values = [expit(curve(leaves.odds)) for curve in curves]
+    return Curve("steps", leaves.edges, shares @ np.stack(values))
 
 
 def _average(leaves: Leaves) -> tuple[BinTable, Array, Levels, Array]:
@@ -486,7 +515,9 @@ def _covariance(leaves: Leaves, functionals: Array) -> Array:
     return out
 
 
-def saving(leaves: Leaves, curve: Curve, *, averaged: bool = False) -> Array:
+def saving(
+    leaves: Leaves, curve: Curve, *, averaged: Literal["bbq", "bbq_quantile", ""] = ""
+) -> Array:
     """Decrease of log loss by a curve on these counts, and its optimism.
 
     Fitted and measured on the same counts, the decrease is too large: on average, by
@@ -496,7 +527,7 @@ def saving(leaves: Leaves, curve: Curve, *, averaged: bool = False) -> Array:
 
     leaves: Counts that the curve was fitted to.
     curve: Fitted curve.
-    averaged: The curve is an average over histograms (BBQ).
+    averaged: The curve is an average over histograms (BBQ), of which kind.
     """
     odds = leaves.inner_odds()
     new = curve(odds)
@@ -508,7 +539,15 @@ def saving(leaves: Leaves, curve: Curve, *, averaged: bool = False) -> Array:
         # An average that is far from the input is measured with much noise: what it
         # saves has to be significant.
         noise = np.sqrt(leaves.variance(logs[None])[1][0])
-        optimism = bbq_optimism(leaves) + float(noise)
+        if averaged == "bbq":
+            optimism = bbq_optimism(leaves)
+        else:
+            parts = zip(*quantile_bbq(leaves), strict=True)
+            optimism = sum(
+                share * _optimism(leaves, part, odds, part(odds))
+                for part, share in parts
+            )
+        optimism += float(noise)
     else:
         optimism = _optimism(leaves, curve, odds, new)
     return np.array([np.sum(leaves.counts * logs), optimism])
@@ -586,6 +625,8 @@ def fit_curve(leaves: Leaves, method: str, n_bins: int) -> Curve:
         return fit_bins(leaves, n_bins)
     if method == "bbq":
         return fit_bbq(leaves)
+    if method == "bbq_quantile":
+        return fit_quantile_bbq(leaves)
     if method == "isotonic":
         return fit_isotonic(leaves)
     return fit_sigmoid(leaves, "platt" if method == "platt" else "beta")
@@ -597,7 +638,8 @@ def choose(every: Sequence[Leaves], method: str, n_bins: int) -> Choice:
     for name in AUTO if method == "auto" else (method,):
         curves = [fit_curve(leaves, name, n_bins) for leaves in every]
         pairs = zip(every, curves, strict=True)
-        savings = [saving(*pair, averaged=name == "bbq") for pair in pairs]
+        kind: Any = name if name.startswith("bbq") else ""
+        savings = [saving(*pair, averaged=kind) for pair in pairs]
         apparent, optimism = np.sum(savings, axis=0)
         found.append((apparent - optimism, apparent, optimism, name, curves))
     gain, apparent, optimism, name, curves = max(found, key=lambda entry: entry[0])

@@ -126,8 +126,8 @@ def _checked(
 # Curves and laws of noise are imported where they are used: importing the package
 # stays quick.
 
-METHODS = ("bins", "bbq", "isotonic", "platt", "beta")
-_KINDS = {"bins": "steps", "bbq": "steps", "isotonic": "line"}
+METHODS = ("bins", "bbq", "bbq_quantile", "isotonic", "platt", "beta")
+_KINDS = dict.fromkeys(("bins", "bbq", "bbq_quantile"), "steps") | {"isotonic": "line"}
 
 
 @documented
@@ -141,12 +141,15 @@ class FedHistogramCalibrator(BaseCalibrator):
     Parameters
     ----------
     eps
-    method : {'auto', 'bins', 'bbq', 'isotonic', 'platt', 'beta'}, default='auto'
-        Frequencies of `n_bins` bins of equal mass; Bayesian average of nested bins; a
-        monotone curve; a line in log-odds; or a line in log p and log(1 - p). 'auto'
-        takes 'isotonic' or 'platt', whichever has the larger estimated decrease of log
-        loss on new rows. Bins do not keep the order of scores, and 'bbq' is poor under
-        noise.
+    method : {'auto', 'bins', 'bbq', 'bbq_quantile', 'isotonic', 'platt', 'beta'}, \
+            default='auto'
+        Frequencies of `n_bins` bins of equal mass; Bayesian average of 2, 4, ... nested
+        bins of equal width in `space`, or, as the paper has it, of B bins of equal mass
+        with all B from ``M**(1/3) / 10`` to ``10 M**(1/3)`` for M rows; a monotone
+        curve; a line in log-odds; or a line in log p and log(1 - p). 'auto' takes
+        'isotonic' or 'platt', whichever has the larger estimated decrease of log loss
+        on new rows. Bins do not keep the order of scores, and both averages are poor
+        under noise.
     n_bins : int, default=15
         Bins of ``method='bins'``.
     multiclass : {'auto', 'ovr', 'top'}, default='auto'
@@ -278,7 +281,9 @@ class FedHistogramCalibrator(BaseCalibrator):
         self,
         eps: float | None = None,
         *,
-        method: Literal["auto", "bins", "bbq", "isotonic", "platt", "beta"] = "auto",
+        method: Literal[
+            "auto", "bins", "bbq", "bbq_quantile", "isotonic", "platt", "beta"
+        ] = "auto",
         n_bins: int = 15,
         multiclass: Literal["auto", "ovr", "top"] = "auto",
         height: int | Literal["auto"] = "auto",
@@ -358,7 +363,7 @@ class FedHistogramCalibrator(BaseCalibrator):
             )
         return self.multiclass
 
-    def _noise_split(self) -> Literal["split", "joint"]:
+    def _noise_split(self) -> Literal["split", "joint", "each"]:
         return "joint"
 
     def _set_state(self, state: Any) -> None:

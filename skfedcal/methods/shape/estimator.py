@@ -103,7 +103,7 @@ class FedShapeCalibrator(BaseCalibrator):
 
     Exact fits find T on a grid in one round and theta and b by Newton steps on summed
     derivatives, with a ridge of ``1 / (n s^2)`` for the spread s of theta on public
-    networks.
+    networks. The ridge of a matrix, toward the identity, has the largest evidence.
 
     With `eps` temperature, biases and shape are released one after the other with parts
     of one budget, each as a posterior mean under a prior with a spike at "nothing to

@@ -14,6 +14,7 @@ row per client is no special case: single rows are protected in the same way.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from math import exp, log, sqrt
 from typing import Any
 
@@ -27,7 +28,7 @@ from skfedcal.methods.bias_temperature.rounds import (
     label_counts,
     label_ratios,
 )
-from skfedcal.methods.shape.rounds import row_log_weights
+from skfedcal.methods.shape.rounds import buffers, row_log_weights
 from skfedcal.methods.shape.shape_features import (
     N_FEATURES,
     SHAPE_SD,
@@ -176,26 +177,12 @@ class ShapePosterior:
     @property
     def stages(self) -> tuple[int, int, int]:
         """Releases of temperature and biases, along the line, and of the shape."""
-        line = _line_rounds(self.weights, self.prior)
-        shape = min(_SHAPE, (self.n_rounds - line) // 2) if self.weights[2] else 0
-        if self.n_rounds < line + 2 * (shape > 0) + 1:
-            return self.n_rounds, 0, 0
-        return self.n_rounds - line - shape, line, shape
+        return _stages(tuple(self.weights), bool(self.prior), self.n_rounds)
 
     @property
     def shares(self) -> tuple[float, ...]:
         """Division of the budget over rounds."""
-        _, line, shape = self.stages
-        if not shape:
-            return ()  # all rounds alike, also with partial cohorts
-        rest = 1 - _LINE_SHARE * (line > 0)
-        last = self.weights[2] / sum(self.weights) if shape else 0.0
-        parts = (rest * (1 - last), _LINE_SHARE, rest * last)
-        return tuple(
-            part / n
-            for part, n in zip(parts, self.stages, strict=True)
-            for _ in range(n)
-        )
+        return _shares(tuple(self.weights), bool(self.prior), self.n_rounds)
 
     def n_values(self, n_classes: int) -> int:
         """Largest number of values in a round."""
@@ -472,8 +459,8 @@ class ShapePosterior:
         )
 
 
-# Entries per block: several passes go over each.
-_CELLS = 1 << 15
+# Entries per block: with fewer the calls cost more than the passes.
+_CELLS = 1 << 16
 
 
 def stage_weights(signal: float, biases: bool) -> tuple[float, float, float]:
@@ -495,14 +482,44 @@ def planned_stages(
     clip: float = RESIDUAL_CLIP,
 ) -> ShapePosterior:
     """Stages with as many rounds as they need, see `ShapePosterior`."""
-    line = _line_rounds(weights, prior)
+    line = _line_rounds(weights, bool(prior))
     n_rounds = line + (_JOINT + _SHAPE if weights[2] else _ALONE)
     return ShapePosterior(signal, weights, prior, keep_order, n_rounds, clip)
 
 
-def _line_rounds(weights: tuple[float, ...], prior: tuple[float, ...]) -> int:
+# Asked for many times in a fit.
+@lru_cache(maxsize=256)
+def _stages(
+    weights: tuple[float, ...], known: bool, n_rounds: int
+) -> tuple[int, int, int]:
+    """Releases of each stage, see `ShapePosterior.stages`."""
+    line = _line_rounds(weights, known)
+    shape = min(_SHAPE, (n_rounds - line) // 2) if weights[2] else 0
+    if n_rounds < line + 2 * (shape > 0) + 1:
+        return n_rounds, 0, 0
+    return n_rounds - line - shape, line, shape
+
+
+@lru_cache(maxsize=256)
+def _shares(
+    weights: tuple[float, ...], known: bool, n_rounds: int
+) -> tuple[float, ...]:
+    """Division of the budget over rounds, see `ShapePosterior.shares`."""
+    stages = _stages(weights, known, n_rounds)
+    _, line, shape = stages
+    if not shape:
+        return ()  # all rounds alike, also with partial cohorts
+    rest = 1 - _LINE_SHARE * (line > 0)
+    last = weights[2] / sum(weights)
+    parts = (rest * (1 - last), _LINE_SHARE, rest * last)
+    return tuple(
+        part / n for part, n in zip(parts, stages, strict=True) for _ in range(n)
+    )
+
+
+def _line_rounds(weights: tuple[float, ...], known: bool) -> int:
     """Releases along biases that rest on an assumption about class frequencies."""
-    return 0 if prior or not weights[1] else _LINE
+    return 0 if known or not weights[1] else _LINE
 
 
 def bias_shrinkage(length: float, n_free: int, variance: float) -> float:
@@ -558,16 +575,20 @@ def _joint_sums(
     broadcast: Arrays, block: Block, beta: float, ratio: Array | None
 ) -> Array:
     """Sums over a client's rows: probabilities, curvature, slope and bend of T."""
-    logs, weights = row_log_weights(block, beta)
-    tilt = np.exp(broadcast["bias"])[:, None]
-    if ratio is not None:
-        own = ratio[block.clients].T * tilt
-        tilt = np.repeat(own, np.diff(block.offsets), axis=1)
-    out = np.empty((len(logs) + 3, logs.shape[1]))
+    logs, weights = row_log_weights(block, beta, reuse=True)
+    out = buffers("sums", 1, (len(logs) + 3, logs.shape[1]))[0]
     adjusted = out[: len(logs)]
-    np.multiply(weights, tilt, out=adjusted)
+    tilt = np.exp(broadcast["bias"])[:, None]
+    if ratio is None:
+        np.multiply(weights, tilt, out=adjusted)
+    else:
+        own = ratio[block.clients].T * tilt
+        by_row = np.repeat(own, np.diff(block.offsets), axis=1)
+        np.multiply(weights, by_row, out=adjusted)
     adjusted /= row_sums(adjusted, True)
-    out[-3] = 1 - row_sums(adjusted * adjusted, True)
+    (square,) = buffers("one", 1, logs.shape)
+    np.multiply(adjusted, adjusted, out=square)
+    out[-3] = 1 - row_sums(square, True)
     out[-2:] = _temperature_slopes(broadcast["slope_bias"], block, logs, weights)
     return block.sum_by_client(out)
 
@@ -587,7 +608,7 @@ def _temperature_slopes(
 def _line_sums(broadcast: Arrays, block: Block, beta: float) -> Array:
     """Sums over a client's rows: slopes and curvatures along biases, and of T."""
     along, bias = broadcast["direction"][:, None], broadcast["bias"]
-    logs, weights = row_log_weights(block, beta)
+    logs, weights = row_log_weights(block, beta, reuse=True)
     proba = _tilted(weights, bias)
     proba *= along
     mean = row_sums(proba, True)
@@ -601,23 +622,26 @@ def _line_sums(broadcast: Arrays, block: Block, beta: float) -> Array:
 
 def _shape_sums(broadcast: Arrays, block: Block, beta: float) -> Array:
     """Sums over a client's rows: slope and curvature in the features of the shape."""
-    logs, weights = row_log_weights(block, beta)
-    planes = shape_features(logs)
-    theta = raw_shape(broadcast["theta"])
+    logs, weights = row_log_weights(block, beta, reuse=True)
+    planes = shape_features(logs, buffers("planes", N_FEATURES, logs.shape))
+    weighted = buffers("weighted", N_FEATURES, logs.shape)
+    theta, bias = raw_shape(broadcast["theta"]), broadcast["bias"]
+    # Labels may be of a type that products do not fit into.
+    own = block.labels.astype(np.intp) * logs.shape[1] + np.arange(logs.shape[1])
+    picked = planes.reshape(N_FEATURES, -1).take(own, axis=1)
     if theta.any():
-        scores = logs + broadcast["bias"][:, None]
+        scores = logs
+        scores += bias[:, None]
         for weight, plane in zip(theta, planes, strict=True):
-            scores += weight * plane
+            np.multiply(plane, weight, out=weighted[0])
+            scores += weighted[0]
         scores -= scores.max(axis=0)
-        proba = _tilted(np.exp(scores, out=scores), np.zeros(len(logs)))
-    else:
-        proba = _tilted(weights, broadcast["bias"])
-    own = block.labels, np.arange(logs.shape[1])
+        weights, bias = np.exp(scores, out=scores), np.zeros(len(logs))
+    proba = _tilted(weights, bias)
     out = np.empty((N_FEATURES + len(_UPPER[0]), logs.shape[1]))
-    weighted = [proba * plane for plane in planes]
+    np.multiply(proba, planes, out=weighted)
     means = [row_sums(w, True) for w in weighted]
-    for i, (mean, plane) in enumerate(zip(means, planes, strict=True)):
-        out[i] = mean - plane[own]
+    np.subtract(means, picked, out=out[:N_FEATURES])
     for k, (a, b) in enumerate(zip(*_UPPER, strict=True)):
         np.multiply(weighted[a], planes[b], out=proba)
         out[N_FEATURES + k] = row_sums(proba, True) - means[a] * means[b]
@@ -639,7 +663,8 @@ def _whitened(sums: Array) -> Array:
 
 
 def _tilted(weights: Array, bias: Array) -> Array:
-    """Probabilities in proportion to ``weights exp(bias)``."""
-    out: Array = weights * np.exp(bias)[:, None]
+    """Probabilities in proportion to ``weights exp(bias)``, in a buffer."""
+    (out,) = buffers("one", 1, weights.shape)
+    np.multiply(weights, np.exp(bias)[:, None], out=out)
     out /= row_sums(out, True)
-    return out
+    return np.asarray(out)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from skfedcal._numerics import MAX_SPAN
-from skfedcal.clients.dataset import Block, FederatedDataset
+from skfedcal.clients.dataset import Block, FederatedDataset, scratch
 from skfedcal.contract import Array, Arrays, BlockSpec, Field, Form, Sums
 from skfedcal.methods.bias_temperature.bias_moments import BIAS_BOUND
 from skfedcal.methods.graph import Value, log_softmax
@@ -42,9 +42,9 @@ MAX_BIAS_CLASSES = 128
 # From this many classes on a class seldom has the rows for a bias of its own.
 MANY_CLASSES = 50
 
-# Prior spread of a bias, which is the ridge; strength of the ridge of the matrix, its
-# diagonal, bias and rest.
-_BIAS_SD, _MATRIX_RIDGE = 0.5, (20.0, 2.0, 20.0)
+# Prior spread of a bias, which is the ridge. That of a matrix, its diagonal, bias and
+# rest, has the largest evidence: with few rows it is so strong that nothing moves.
+_BIAS_SD, _MATRIX_RIDGE = 0.5, (None, None, None)
 # A change of the temperature has hardly any ridge, and stays within these factors.
 _SCALE_RIDGE, _SCALE_RANGE = 1e-6, (-0.9, 9.0)
 # Newton steps end where the next one would lower the loss per row by less.
@@ -59,14 +59,14 @@ _STEPS, _MATRIX_STEPS, _LAST_STEPS = 6, 10, 3
 _FEW_STEPS, _FEW_MATRIX_STEPS, _FEW_LAST_STEPS = 3, 4, 1
 MIN_ROUNDS, MIN_ROUNDS_MATRIX, _MANY_ROUNDS = 6, 11, 30
 
-# Rows below which nothing is held back; rows per class, and held-back loss, below which
-# a matrix is not used: few very wrong rows decide about it then.
-MIN_ROWS, ROWS_PER_CLASS, LEAST_LOSS = 100, 100, 0.1
+# Rows below which nothing is held back; held-back loss below which a matrix is not
+# used: few very wrong rows decide about it then.
+MIN_ROWS, LEAST_LOSS = 100, 0.1
+# Summed loss that a map must leave: where it is less, some five errors at most decide
+# how sure a model may be, and after a lucky draw it becomes far too sure.
+LEAST_SUM = 10.0
 # A row that is more wrong than this counts as this in the comparison.
 _LARGEST_LOSS = 100.0
-
-# Part of the entries of a matrix that its ridge leaves free; chosen among 1 and 0.6.
-_MATRIX_SHARE = 0.6
 
 _START, _NEWTON, _MATRIX, _COMPARE, _DONE = range(5)
 _ALL, _FITTED, _HELD = range(3)
@@ -170,6 +170,8 @@ class MapNewton:
     kinds: Maps to fit, out of 'T', 'S', 'B', 'BS' and 'SM'.
     choose: Compare the maps on held-back rows. Without it there is one map.
     margin: Standard errors by which a map must be better than one with fewer numbers.
+    brier_margin: Standard errors by which a map must be better than the input in the
+        Brier score.
     keep_order: Scale the shape down until the order of classes cannot change.
     n_rounds: Most rounds.
     """
@@ -177,6 +179,7 @@ class MapNewton:
     kinds: tuple[str, ...] = ("S",)
     choose: bool = False
     margin: float = 0.0
+    brier_margin: float = 0.0
     keep_order: bool = False
     n_rounds: int = 60
 
@@ -234,7 +237,7 @@ class MapNewton:
             n_maps = len(self.kinds) + 1
             return {
                 "losses": BlockSpec((1 + n_maps + n_maps * (n_maps - 1) // 2,)),
-                "scores": BlockSpec((2 * n_maps,)),
+                "scores": BlockSpec((3 * n_maps - 1,)),
             }
         n_classes = broadcast["points"].shape[1] - N_FEATURES - 1
         return {
@@ -285,13 +288,15 @@ class MapNewton:
             for name, block in self.spec(broadcast).items()
         }
         if "active" not in broadcast:
+            n_maps = len(self.kinds) + 1
             for block in every.blocks(_CELLS):
                 scores = self._scores_of(broadcast, block, row_log_proba(block, scale))
+                squares = (scores[n_maps + 1 :] - scores[n_maps]) ** 2
+                scores = np.concatenate([scores, squares])
                 out["scores"][block.clients] += block.sum_by_client(scores)
             for block in clients.blocks(_CELLS):
                 scores = self._scores_of(broadcast, block, row_log_proba(block, scale))
-                losses = scores[: len(self.kinds) + 1]
-                out["losses"][block.clients] += _compared(block, losses)
+                out["losses"][block.clients] += _compared(block, scores[:n_maps])
             return out
         for block in clients.blocks(_CELLS):
             logs = row_log_proba(block, scale)
@@ -310,7 +315,11 @@ class MapNewton:
         if state.stage == _COMPARE:
             return self._chosen(state, total["losses"], total["scores"])
         if state.stage == _MATRIX:
-            state = self._matrix.update(state, total, n_clients)  # type: ignore[assignment]
+            matrix = self._matrix
+            if state.chosen:
+                # The evidence is at the centre of the ridge, where the fit began.
+                matrix = replace(matrix, l2=tuple(state.ridge.tolist()))
+            state = matrix.update(state, total, n_clients)  # type: ignore[assignment]
             over = state.finished or state.stage_rounds >= self._limit(state)
             return self._after(state) if over else state
         state = self._step(state, total)
@@ -419,7 +428,8 @@ class MapNewton:
         """Go to the next stage."""
         matrix = "SM" in self.kinds and (not state.chosen or state.kind == "SM")
         whole = state.part == _ALL
-        if state.stage == _NEWTON and matrix and self._may_use_matrix(state):
+        few = self.choose and not state.chosen and whole
+        if state.stage == _NEWTON and matrix and not few:
             return replace(
                 state,
                 stage=_MATRIX,
@@ -437,13 +447,6 @@ class MapNewton:
             return replace(state, stage=_COMPARE, part=held, stage_rounds=0)
         kind = state.kind if state.chosen else self.kinds[-1]
         return replace(state, stage=_DONE, kind=kind)
-
-    def _may_use_matrix(self, state: MapState) -> bool:
-        if not self.choose or state.chosen:
-            return True
-        return state.part == _FITTED and not _fewer(
-            state, ROWS_PER_CLASS * state.n_classes
-        )
 
     def _scores_of(self, broadcast: Arrays, block: Block, logs: Array) -> Array:
         """Log loss and Brier score of each row by each map, the input first."""
@@ -470,16 +473,21 @@ class MapNewton:
         that is what a parameter gains on the rows of its fit by chance (Akaike), and
         held-back rows alone are few. A map must not be worse than the input in the log
         loss of held-back rows, nor in the Brier score of all: where probabilities of 0
-        were replaced, the log loss depends on by what.
+        were replaced, the log loss depends on by what, and a few rows on which the
+        model was sure and wrong decide about it.
         """
         n_maps = len(self.kinds) + 1
         n_rows = max(float(sums[0]), 1e-12)
         means = sums[1 : n_maps + 1] / n_rows
         squares = np.zeros((n_maps, n_maps))
         squares[np.triu_indices(n_maps, 1)] = sums[n_maps + 1 :] / n_rows
-        losses, brier = scores[:n_maps], scores[n_maps:]
+        losses, brier = scores[:n_maps], scores[n_maps : 2 * n_maps]
         names = ("none", *self.kinds)
         whole, best = state.part == _ALL, 0
+        n_all = n_rows + (0.0 if whole else state.n_rows)
+        worse = (brier[1:] - brier[0]) / n_all
+        error = np.sqrt(np.maximum(scores[2 * n_maps :] / n_all - worse**2, 0) / n_all)
+        worse += self.brier_margin * error
         cost = losses + [self._n_free(state, name) for name in names]
         errors = np.zeros(n_maps)
         for i in range(1, n_maps):
@@ -487,12 +495,13 @@ class MapNewton:
             spread = float(squares[best, i]) - gap**2
             errors[i] = np.sqrt(max(spread, 0.0) / n_rows)
             better = cost[i] < cost[best] and means[i] <= means[0]
-            better &= bool(brier[i] <= brier[0])
+            better &= bool(losses[i] >= LEAST_SUM)
+            better &= bool(worse[i - 1] <= 0)
             if whole:
                 better &= names[i] == "T"
             elif self.margin:
                 better &= gap + self.margin * errors[i] < 0
-            better &= names[i] != "SM" or self._matrix_holds(state, means[best])
+            better &= names[i] != "SM" or bool(means[best] >= LEAST_LOSS)
             best = i if better else best
         kind = names[best]
         spread = float(squares[0, best]) - float(means[best] - means[0]) ** 2
@@ -504,7 +513,7 @@ class MapNewton:
             held_back=not whole,
             losses=means,
             errors=errors,
-            brier=brier / (n_rows + (0.0 if whole else state.n_rows)),
+            brier=brier / n_all,
             n_compared=n_rows,
             stage_rounds=0,
         )
@@ -518,13 +527,8 @@ class MapNewton:
         if kind == "none":
             return 0.0
         own = {"SM": "S"}.get(kind, kind)
-        extra = _MATRIX_SHARE * state.n_classes**2 if kind == "SM" else 0.0
+        extra = state.n_free + len(state.ridge) if kind == "SM" else 0.0
         return float(state.free[self.linear.index(own)]) + extra
-
-    def _matrix_holds(self, state: MapState, loss: float) -> bool:
-        return self._may_use_matrix(replace(state, part=_FITTED, chosen=False)) and (
-            loss >= LEAST_LOSS
-        )
 
 
 def _restarted(state: MapState, active: Array, part: int) -> MapState:
@@ -583,16 +587,29 @@ def row_log_proba(block: Block, scale: float) -> Array:
     return row_log_weights(block, scale)[0]
 
 
-def row_log_weights(block: Block, scale: float) -> tuple[Array, Array]:
-    """Logarithm of the probabilities, and a multiple of those of each row."""
-    gaps = np.array(block.rows.T, dtype=np.float64, order="C")
+def row_log_weights(
+    block: Block, scale: float, reuse: bool = False
+) -> tuple[Array, Array]:
+    """Logarithm of the probabilities, and a multiple of those of each row.
+
+    reuse: Return buffers that are valid until the next such call in this thread.
+    """
+    shape = block.rows.shape[::-1]
+    gaps, weights = np.empty((2, *shape)) if not reuse else buffers("row", 2, shape)
+    np.copyto(gaps, block.rows.T)
     with np.errstate(over="ignore"):  # 1e308 - (-1e308): clipped right below
         gaps -= gaps.max(axis=0, initial=-np.inf)
-    np.maximum(gaps, -MAX_SPAN, out=gaps)
+    if not gaps.min(initial=0.0) >= -MAX_SPAN:
+        np.maximum(gaps, -MAX_SPAN, out=gaps)
     gaps *= scale
-    weights = np.exp(gaps)
+    np.exp(gaps, out=weights)
     gaps -= np.log(row_sums(weights, True))
     return gaps, weights
+
+
+def buffers(name: str, number: int, shape: tuple[int, ...]) -> Array:
+    """Arrays with arbitrary content, see `scratch`."""
+    return scratch(name, (number, *shape), np.float64)
 
 
 def _shaped_rows(

@@ -36,11 +36,18 @@ _LOGS = np.concatenate([np.linspace(FLOOR, -1, 600), np.linspace(-1, np.log(0.5)
 _PAIRS = np.exp(np.linspace(FLOOR, np.log(0.4999), 800))
 
 
-def shape_features(log_proba: Array) -> tuple[Array, Array, Array]:
-    """Give phi at each log-probability."""
-    low = np.maximum(log_proba, FLOOR)
-    proba = np.exp(low)
-    return low, np.log(proba + SOFT), -np.log((1 + SOFT) - proba)
+def shape_features(log_proba: Array, out: Array | None = None) -> Array:
+    """Give phi at each log-probability, the feature on the first axis."""
+    if out is None:
+        out = np.empty((N_FEATURES, *log_proba.shape))
+    low, second, third = out
+    np.maximum(log_proba, FLOOR, out=low)
+    np.exp(low, out=second)
+    np.subtract(1 + SOFT, second, out=third)
+    second += SOFT
+    np.log(out[1:], out=out[1:])
+    np.negative(third, out=third)
+    return out
 
 
 def whitened_features(log_proba: Array) -> Array:

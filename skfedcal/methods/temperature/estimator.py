@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from skfedcal import _compiled, _numerics
 from skfedcal._docs import documented
-from skfedcal._sklearn_compat import StrOptions
+from skfedcal._params import as_number
+from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.clients.arrays import INPUT_TYPES
 from skfedcal.clients.forms import make_dataset
 from skfedcal.exceptions import CalibrationWarning
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
         FloatArray,
         InputType,
         PerRow,
+        Rows,
         Seed,
     )
     from skfedcal.contract import Array, FederatedAlgorithm
@@ -57,6 +61,9 @@ class FedTempCalibrator(BaseCalibrator):
         (of one row with ``unit="example"``), its curve for 'grid', its change of T for
         'average'. A number also clips without `eps` where the solver is 'average'.
         'auto' is a public rule of the solver.
+    server_learning_rate : float, default=1.0
+        Factor of the mean change that the server adds in a round of 'average'
+        (Appendix B.2 of the paper).
     if_improves : bool, default=True
         With `eps` and solver 'grid' or 'average', return the input unchanged if the
         released values cannot be distinguished from noise (`improves_`). It has no
@@ -114,6 +121,7 @@ class FedTempCalibrator(BaseCalibrator):
     _parameter_constraints = {
         **BaseCalibrator._parameter_constraints,
         "solver": [StrOptions({"auto", "newton", "grid", "average"})],
+        "server_learning_rate": [Interval(Real, 0, 1e6, closed="right")],
     }
     _fitted_names = ("temperature_", "converged_", "expected_gain_")
     _other_unit = (
@@ -128,6 +136,7 @@ class FedTempCalibrator(BaseCalibrator):
         delta: float | None = None,
         solver: Literal["auto", "newton", "grid", "average"] = "auto",
         clip: float | Literal["auto"] = "auto",
+        server_learning_rate: float = 1.0,
         if_improves: bool = True,
         hold_back: bool = False,
         privacy: PrivacyModel | None = None,
@@ -141,6 +150,7 @@ class FedTempCalibrator(BaseCalibrator):
         self.delta = delta
         self.solver = solver
         self.clip = clip
+        self.server_learning_rate = server_learning_rate
         self.if_improves = if_improves
         self.hold_back = hold_back
         self.privacy = privacy
@@ -158,9 +168,10 @@ class FedTempCalibrator(BaseCalibrator):
                     "solver='average' has no sensitivity bound for one example; use "
                     "unit='client', or solver='newton'."
                 )
+            rate = as_number("server_learning_rate", self.server_learning_rate)
             if setting.private:
-                return TemperatureAverage(clip=clip or 0.5, n_rounds=3)
-            return TemperatureAverage(clip=clip)
+                return TemperatureAverage(clip or 0.5, n_rounds=3, server_rate=rate)
+            return TemperatureAverage(clip, server_rate=rate)
         if not setting.private:
             _refuse_clip(self.clip, self.solver)
             # Newton steps need more than one round, also to see enough rows.
@@ -239,6 +250,16 @@ class FedTempCalibrator(BaseCalibrator):
     def _calibrate(self, logits: Array) -> Array:
         logits /= logits.dtype.type(self.temperature_)
         return logits
+
+    def _direct_proba(self, X: Rows) -> FloatArray | None:
+        if _compiled.core is None:
+            return None
+        logits = self._input_logits(X)
+        scale = 1 / self.temperature_ if self._map_is_used else 1.0
+        out = np.empty_like(logits, order="C")
+        if not _compiled.softmax(logits, out, scale):
+            out = _numerics.softmax(_numerics.center(logits) * scale)
+        return self._in_order(out)
 
 
 def _refuse_clip(clip: float | Literal["auto"], solver: str) -> None:

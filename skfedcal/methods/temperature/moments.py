@@ -7,6 +7,7 @@ is out of range. Its derivatives in ``beta`` are cumulants of ``d`` under the so
 
 Every operation acts on each row alone (no BLAS: its kernels treat the last rows of a
 block differently), so a row gives the same bits in any block, for one client or many.
+`derivative_sums` adds them up by client, in the compiled core where there is one.
 """
 
 from math import log
@@ -15,16 +16,63 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal import _compiled
 from skfedcal._numerics import FEW_COLUMNS, MAX_SPAN
-from skfedcal.clients.dataset import scratch
+from skfedcal.clients.dataset import FederatedDataset, scratch
 
 Array = NDArray[Any]
 
 # T lies in [exp(-LOG_BOUND), exp(LOG_BOUND)] = [1e-4, 1e4].
 LOG_BOUND = log(1e4)
 
+# Rows that are hashed at a time, so that it takes no array of their number.
+_HASH_ROWS = 1 << 14
+
 # Weights of a row that add up to less than this have moments in range in float32.
 _SAFE_TOTAL = 1e20
+
+
+def derivative_sums(
+    clients: FederatedDataset, beta: Any, order: int, dtype: Any, step: int = 1
+) -> tuple[Array, Array]:
+    """Derivatives 1 to `order` (at most 5) of each client's log loss in ``beta``.
+
+    beta: One number, or one per client.
+    dtype: Precision of the work; results are float64.
+    step: About one row in `step` is used, see `hash_sample`.
+    Result sums of shape (n_clients, order), and rows used of shape (n_clients,).
+    """
+    beta = np.atleast_1d(np.asarray(beta, dtype=np.float64))
+    double = np.dtype(dtype) == np.float64
+    sums = np.zeros((len(clients), order))
+    used = np.empty(len(clients), dtype=np.int64)
+    if _compiled.core is not None and _compiled.derivative_sums(
+        clients, beta, step, double, sums, used
+    ):
+        return sums, used
+    part = hash_sample(clients, step) if step > 1 else clients
+    derivatives = LossDerivatives(dtype)
+    for block in part.blocks():
+        own = beta.astype(dtype)
+        if len(beta) > 1:
+            own = np.repeat(own[block.clients], np.diff(block.offsets))
+        values = derivatives(
+            block.rows, block.labels, own if len(own) > 1 else own[0], order
+        )
+        sums[block.clients] += block.sum_by_client(values)
+    return sums, part.sizes
+
+
+def hash_sample(clients: FederatedDataset, step: int) -> FederatedDataset:
+    """About one row in `step`, picked by a hash of the row's own first entry."""
+    # Multiplicative hashing: the high bits of the product are well mixed.
+    keep = np.empty(len(clients.rows), dtype=np.bool_)
+    for start in range(0, len(keep), _HASH_ROWS):
+        where = slice(start, start + _HASH_ROWS)
+        first = np.ascontiguousarray(clients.rows[where, 0], dtype=np.float64)
+        bits = first.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        np.less(bits, np.uint64(2**64 // step), out=keep[where])
+    return clients.keep_rows(keep)
 
 
 class LossDerivatives:

@@ -23,9 +23,10 @@ from skfedcal.contract import (
     Form,
     Sums,
     check_range,
+    server_field,
 )
 from skfedcal.methods.graph import Value
-from skfedcal.methods.temperature.moments import LOG_BOUND, LossDerivatives
+from skfedcal.methods.temperature.moments import LOG_BOUND, derivative_sums
 
 # One row in 8 brings the start close; a sample of fewer rows than this is skipped.
 _SAMPLE = 8
@@ -33,9 +34,6 @@ _MIN_ROWS = 200
 # An error of log(beta) this small, about that of a sample of 1,000 rows, ends it.
 _NEAR = 0.04
 _MAX_SAMPLE_ROUNDS = 5
-
-# Rows that are hashed at a time, so that it takes no array of their number.
-_HASH_ROWS = 1 << 14
 
 # Derivatives sent: enough for one pass over all rows after a good start.
 _ORDER = 5
@@ -135,17 +133,12 @@ class TemperatureNewton:
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         beta, stage = float(broadcast["beta"]), int(broadcast["stage"])
         dtype = np.float64 if broadcast["precise"] else clients.rows.dtype
-        used = hash_sample(clients, stage) if stage > 1 else clients
-        derivatives = LossDerivatives(dtype)
-        slopes = np.zeros((len(clients), _ORDER))
-        for block in used.blocks():
-            values = derivatives(block.rows, block.labels, beta, _ORDER)
-            slopes[block.clients] += block.sum_by_client(values)
+        slopes, used = derivative_sums(clients, beta, _ORDER, dtype, stage)
         # Derivatives in x, where beta * (1 + x) is the next point: whatever the scale
         # of the logits, they are neither too large nor too small to be sent.
-        slopes *= beta ** np.arange(1, _ORDER + 1)
+        slopes *= np.cumprod(np.full(_ORDER, beta))
         cells = clients.sizes * clients.rows.shape[1]
-        return {"slopes": slopes, "sizes": np.array([cells, used.sizes]).T}
+        return {"slopes": slopes, "sizes": np.array([cells, used]).T}
 
     def update(
         self, state: TemperatureState, total: Sums, n_clients: int
@@ -283,18 +276,6 @@ def _log_newton(slope: float, curvature: float) -> float:
     return min(max(step, -2.0), 2.0)
 
 
-def hash_sample(clients: FederatedDataset, step: int) -> FederatedDataset:
-    """About one row in `step`, picked by a hash of the row's own first entry."""
-    # Multiplicative hashing: the high bits of the product are well mixed.
-    keep = np.empty(len(clients.rows), dtype=np.bool_)
-    for start in range(0, len(keep), _HASH_ROWS):
-        where = slice(start, start + _HASH_ROWS)
-        first = np.ascontiguousarray(clients.rows[where, 0], dtype=np.float64)
-        bits = first.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        np.less(bits, np.uint64(2**64 // step), out=keep[where])
-    return clients.keep_rows(keep)
-
-
 # Grid in log(1 / T): T from 0.01 to 100.
 GRID_BOUND = float(np.log(100.0))
 
@@ -362,12 +343,9 @@ class TemperatureGrid:
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         out = np.zeros((len(clients), self.n_points, self._order))
-        derivatives = LossDerivatives(np.float64)
-        for block in clients.blocks():
-            for i, log_beta in enumerate(broadcast["log_beta"]):
-                beta = np.exp(log_beta)
-                values = derivatives(block.rows, block.labels, beta, self._order)
-                out[block.clients, i] += block.sum_by_client(values)
+        for i, log_beta in enumerate(broadcast["log_beta"]):
+            beta = np.exp(log_beta)
+            out[:, i], _ = derivative_sums(clients, beta, self._order, np.float64)
         if self.clip is not None:
             out /= np.maximum(clients.sizes, 1)[:, None, None]
         return {"slopes": out}
@@ -502,10 +480,12 @@ class TemperatureAverage:
     clip: Bound on the difference that a client sends.
     n_rounds: Local optima do not depend on the server's value, so that rounds matter
         only with clipping, noise or changing cohorts.
+    server_rate: Factor of the mean that the server adds.
     """
 
     clip: float | None = None
     n_rounds: int = 1
+    server_rate: float = server_field(1.0)
 
     def init(self, n_classes: int) -> AverageState:
         return AverageState()
@@ -536,9 +516,10 @@ class TemperatureAverage:
         n_filled = (
             max(float(total["filled"][0]), 1.0) if "filled" in total else n_clients
         )
-        moved = state.temperature + float(total["update"][0]) / n_filled
+        rate = self.server_rate
+        moved = state.temperature + rate * (float(total["update"][0]) / n_filled)
         bounds = np.exp(-LOCAL_BOUND), np.exp(LOCAL_BOUND)
-        noise = total.noise.get("update", 0.0) / n_filled
+        noise = rate * total.noise.get("update", 0.0) / n_filled
         return AverageState(
             float(np.clip(moved, *bounds)), state.rounds + 1, state.variance + noise**2
         )
@@ -575,19 +556,13 @@ def local_temperatures(clients: FederatedDataset, *, max_iter: int = 60) -> Arra
 
 def _own_slopes(clients: FederatedDataset, active: Array, beta: Array) -> Array:
     """First derivatives of each active client's loss in ``beta``, times its powers."""
-    derivatives = LossDerivatives(clients.rows.dtype)
     most = len(active) > _MOST * len(clients)
     if most:
         part, rates = clients, np.ones(len(clients))
         rates[active] = beta
     else:
         part, rates = clients.select(active), beta
-    rates = rates.astype(derivatives.dtype)
-    sums = np.zeros((len(part), _LOCAL_ORDER))
-    for block in part.blocks():
-        per_row = np.repeat(rates[block.clients], np.diff(block.offsets))
-        values = derivatives(block.rows, block.labels, per_row, _LOCAL_ORDER)
-        sums[block.clients] += block.sum_by_client(values)
+    sums, _ = derivative_sums(part, rates, _LOCAL_ORDER, clients.rows.dtype)
     out = np.ascontiguousarray((sums[active] if most else sums).T)
     power = np.ones_like(beta)
     for own in out:

@@ -128,6 +128,7 @@ def count_draws(monkeypatch, seen):
     [
         ({"search": "golden", "n_queries": 6}, 6, 1),
         ({"search": "golden", "n_queries": 3, "objective": "nll"}, 3, 1),
+        ({"search": "golden_linear", "n_queries": 3, "objective": "nll"}, 3, 1),
         ({"search": "golden", "n_queries": 6, "objective": "ece"}, 6, 15),
         ({"search": "bisect", "n_queries": 4}, 4, 1),
         ({"search": "two_point", "n_queries": 2}, 1, 3),

@@ -46,6 +46,25 @@ def test_each_query_keeps_the_root_of_a_monotone_gap(root, search):
     assert len(asked) == 25
 
 
+@pytest.mark.parametrize("best", [0.6, 1.0, 1.7, 2.9])
+@pytest.mark.parametrize("steps", [1, 5, 12])
+def test_linear_golden_section_is_that_of_appendix_c(best, steps):
+    def size(t):
+        return abs(np.tanh(t - best))
+
+    low, high, ratio = 0.5, 3.0, (np.sqrt(5) - 1) / 2
+    for _ in range(steps):
+        first, second = high - ratio * (high - low), low + ratio * (high - low)
+        low, high = (first, high) if size(first) >= size(second) else (low, second)
+    search = TemperatureSearch(
+        np.log(0.5), np.log(3.0), "accuracy", "golden_linear", n_rounds=steps + 1
+    )
+    state, asked = answer(lambda u: size(np.exp(u)), search)
+    assert state.temperature == pytest.approx((low + high) / 2)
+    assert_allclose(np.exp(asked[:2]), [3 - 2.5 * ratio, 0.5 + 2.5 * ratio])
+    assert len(asked) == steps + 1
+
+
 def test_bisection_by_hand():
     algorithm = TemperatureSearch(0.0, 4.0, "accuracy", "bisect", n_rounds=3)
     state, asked = answer(lambda u: u - 2.7, algorithm)

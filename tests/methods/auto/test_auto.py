@@ -24,8 +24,10 @@ from skfedcal import (
 )
 from skfedcal._sklearn_compat import HAS_CALLBACKS
 from skfedcal.cli import main
+from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.exceptions import CalibrationWarning
 from skfedcal.methods.base import FitSetting
+from skfedcal.methods.shape.rounds import MapNewton
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::skfedcal.exceptions.PrivacyWarning"),
@@ -346,6 +348,36 @@ def test_held_back_rows_choose_the_map_that_fits(bias, noise, params, choices):
     test = noisy_labels(4000, 4, 1, bias, noise)
     temperature = FedTempCalibrator().fit(logits, labels)
     assert loss_of(auto, *test) < loss_of(temperature, *test) + 1e-3
+
+
+@pytest.mark.parametrize("n_rows", [200, 400])
+def test_a_matrix_needs_evidence_and_not_many_rows_per_class(n_rows):
+    # Ten classes, of which the model takes every other for the next one.
+    logits, labels = noisy_labels(n_rows + 4000, 10, 0, noise=0.0)
+    mixed = logits + 0.8 * np.where(np.arange(10) % 2, np.roll(logits, 1, axis=1), 0)
+    for model, matrix in ((mixed, True), (logits, False)):
+        auto = FedAutoCalibrator(classes=range(10)).fit(model[:n_rows], labels[:n_rows])
+        assert (auto.choice_ == "FedShapeCalibrator(matrix=True)") == matrix
+        test = model[n_rows:], labels[n_rows:]
+        best = FedShapeCalibrator(biases=True, classes=range(10))
+        best.fit(model[:n_rows], labels[:n_rows])
+        assert loss_of(auto, *test) < (0.95 if matrix else 1.0) * loss_of(best, *test)
+
+
+def test_a_matrix_keeps_the_ridge_of_its_first_fit():
+    logits, labels = noisy_labels(600, 6, 0, noise=0.0)
+    logits = logits + np.where(np.arange(6) % 2, np.roll(logits, 1, axis=1), 0)
+    data = FederatedDataset(logits, labels, np.array([0, 600]), range(1), 6)
+    algorithm = MapNewton(kinds=("T", "S", "B", "BS", "SM"), choose=True)
+    state, ridges = algorithm.init(6), []
+    while not algorithm.done(state):
+        answer = algorithm.query(algorithm.broadcast(state), data)
+        total = {name: rows.sum(axis=0) for name, rows in answer.items()}
+        state = algorithm.update(state, total, 1)
+        ridges.append(state.ridge.tolist())
+    assert state.kind == "SM"
+    assert [r for r in ridges if any(r)] == [ridges[-1]] * sum(map(any, ridges))
+    assert 0 < state.n_free < 6 * 7
 
 
 def test_the_chosen_map_is_fitted_to_all_rows():

@@ -2,24 +2,24 @@
 
 import numpy as np
 import pytest
-from scipy.special import expit, logit
+from scipy.special import betaln, expit, logit, softmax
 from scipy.stats import chi2, norm
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
-from skfedcal.evaluation.grid import ScoreGrid
+from skfedcal.evaluation.grid import ScoreGrid, equal_mass
 from skfedcal.evaluation.noise import LevelLaw, NoiseModel
 from skfedcal.methods.score_curves.curves import (
     Curve,
     Leaves,
     choose,
     deviations,
-    equal_mass,
     evidence,
     features,
     fit_bins,
     fit_curve,
     fit_isotonic,
+    fit_quantile_bbq,
     fit_sigmoid,
     saving,
     shrinkage_weight,
@@ -171,7 +171,9 @@ def test_slopes_are_never_negative(kind):
         assert found.tolist() == [0.0, pytest.approx(logit(target))]
 
 
-@pytest.mark.parametrize("method", ["bins", "bbq", "isotonic", "platt", "beta"])
+@pytest.mark.parametrize(
+    "method", ["bins", "bbq", "bbq_quantile", "isotonic", "platt", "beta"]
+)
 @pytest.mark.parametrize(
     "counts",
     [
@@ -187,8 +189,34 @@ def test_hard_counts_give_a_finite_curve(method, counts):
     curve = fit_curve(leaves_of(counts), method, 4)
     out = curve(np.array([-1e6, -3.0, 0.0, 3.0, 1e6]))
     assert np.isfinite(out).all()
-    if method not in ("bins", "bbq"):
+    if method not in ("bins", "bbq", "bbq_quantile"):
         assert (np.diff(out) >= 0).all()
+
+
+def test_bins_of_equal_mass_are_averaged_as_printed():
+    """Naeini et al., section 3, by Beta functions and over rows."""
+    counts = draw(np.random.default_rng(11), 3000, overconfident)
+    leaves = leaves_of(counts)
+    n_leaves = counts.shape[1]
+    edges = np.linspace(0, 1, n_leaves + 1)
+    logs, tables = [], []
+    # 3000**(1/3) is 14.4. More bins than leaves with rows are the same bins again.
+    every = {tuple(equal_mass(counts, n_bins)): None for n_bins in range(2, 145)}
+    for first in map(np.array, every):
+        last = np.append(first[1:], n_leaves)
+        score, table = 0.0, np.zeros(n_leaves)
+        for a, b in zip(first, last, strict=True):
+            n, p = counts[:, a:b].sum(axis=1)
+            middle = (edges[a] + edges[b]) / 2
+            alpha = 2 / len(first) * middle
+            beta = 2 / len(first) * (1 - middle)
+            score += betaln(p + alpha, n + beta) - betaln(alpha, beta)
+            table[a:b] = (p + alpha) / (p + n + alpha + beta)
+        logs.append(score)
+        tables.append(table)
+    weights = softmax(logs)
+    found = expit(fit_quantile_bbq(leaves)(leaves.odds))
+    np.testing.assert_allclose(found, weights @ np.array(tables), atol=1e-6)
 
 
 def test_the_score_equation_is_solved_with_unclipped_counts():
@@ -217,7 +245,9 @@ def test_unclipped_counts_have_no_bias_toward_one_half():
     assert np.mean(clipped) < exact - 0.015
 
 
-@pytest.mark.parametrize("method", ["platt", "beta", "bins", "isotonic", "bbq"])
+@pytest.mark.parametrize(
+    "method", ["platt", "beta", "bins", "isotonic", "bbq", "bbq_quantile"]
+)
 @pytest.mark.parametrize("eps", [None, 1.0])
 def test_the_saving_less_its_optimism_is_that_on_other_rows(method, eps):
     rng = np.random.default_rng(5)
@@ -231,7 +261,9 @@ def test_the_saving_less_its_optimism_is_that_on_other_rows(method, eps):
         at = leaves.inner_odds()
         new = curve(at)
         logs = np.logaddexp(0, [at, -at]) - np.logaddexp(0, [new, -new])
-        told, optimism = saving(leaves, curve, averaged=method == "bbq")
+        told, optimism = saving(
+            leaves, curve, averaged=method if "bbq" in method else ""
+        )
         gaps.append(told - optimism - n * np.sum(other * logs))
     # Six standard errors, and 3 nats (of some 300) for terms of higher order.
     assert abs(np.mean(gaps)) < 6 * np.std(gaps) / np.sqrt(repeats) + 3
@@ -322,7 +354,7 @@ def test_auto_takes_the_line_for_a_line_and_the_curve_for_a_curve():
     assert choose([hidden], "auto", 15).method == "platt"
 
 
-@pytest.mark.parametrize("method", ["platt", "isotonic", "bins", "bbq"])
+@pytest.mark.parametrize("method", ["platt", "isotonic", "bins", "bbq", "bbq_quantile"])
 def test_a_curve_is_used_where_it_helps(method):
     rng = np.random.default_rng(7)
     for _ in range(10):
@@ -336,7 +368,9 @@ def test_a_curve_is_used_where_it_helps(method):
 
 
 @pytest.mark.parametrize("n_rows", [100, 1000])
-@pytest.mark.parametrize("method", ["auto", "platt", "beta", "isotonic", "bins", "bbq"])
+@pytest.mark.parametrize(
+    "method", ["auto", "platt", "beta", "isotonic", "bins", "bbq", "bbq_quantile"]
+)
 def test_few_rows_of_calibrated_scores_make_no_harmful_curve(method, n_rows):
     rng = np.random.default_rng(8)
     at = np.sort(rng.normal(-0.5, 1.6, 500))

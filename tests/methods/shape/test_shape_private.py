@@ -289,3 +289,24 @@ def test_a_checkpoint_has_only_arrays_and_numbers():
     for name in state.__dataclass_fields__:
         assert isinstance(getattr(state, name), np.ndarray | float | int | bool), name
     assert replace(state, rounds=3).rounds == 3
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
+def test_the_type_of_labels_does_not_matter(dtype):
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(2000, 4))
+    labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    offsets = np.array([0, 1500, 2000])
+    wide, narrow = (
+        FederatedDataset(logits, y, offsets, range(2), 4)
+        for y in (labels, labels.astype(dtype))
+    )
+    algorithm = ShapePosterior(signal=100.0)
+    state = algorithm.init(4)
+    for _ in range(algorithm.n_rounds):
+        broadcast = algorithm.broadcast(state)
+        answers = [algorithm.query(broadcast, data) for data in (wide, narrow)]
+        for name, rows in answers[0].items():
+            np.testing.assert_array_equal(answers[1][name], rows)
+        total = {name: rows.sum(axis=0) for name, rows in answers[0].items()}
+        state = algorithm.update(state, Sums(total), 2)

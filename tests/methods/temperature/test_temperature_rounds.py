@@ -11,7 +11,7 @@ from sklearn.isotonic import IsotonicRegression
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import Sums
 from skfedcal.methods.temperature import rounds
-from skfedcal.methods.temperature.moments import LOG_BOUND
+from skfedcal.methods.temperature.moments import LOG_BOUND, hash_sample
 from skfedcal.methods.temperature.rounds import (
     TemperatureAverage,
     TemperatureGrid,
@@ -21,7 +21,6 @@ from skfedcal.methods.temperature.rounds import (
     _log_root,
     _polynomial_root,
     _rational_root,
-    hash_sample,
     isotonic,
     local_temperatures,
     newton_step,
