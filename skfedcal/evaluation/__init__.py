@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         federated_recall_score,
         federated_roc_auc_score,
     )
+    from skfedcal.evaluation.gain import Gain, federated_gain
     from skfedcal.evaluation.histogram import ScoreHistogram
     from skfedcal.evaluation.intervals import Estimate
     from skfedcal.evaluation.monitor import CalibrationMonitor
@@ -43,6 +44,7 @@ __all__ = [
     "ClasswiseResiduals",
     "Estimate",
     "ExpectedError",
+    "Gain",
     "Plan",
     "ScoreHistogram",
     "auc_bound",
@@ -59,6 +61,7 @@ __all__ = [
     "federated_compare_scores",
     "federated_confusion_matrix",
     "federated_f1_score",
+    "federated_gain",
     "federated_log_loss",
     "federated_precision_score",
     "federated_recall_score",
@@ -100,6 +103,7 @@ __getattr__, __dir__, _names = attach(
         "intervals": ["Estimate"],
         "monitor": ["CalibrationMonitor"],
         "report": ["ClassificationReport", "federated_report"],
+        "gain": ["Gain", "federated_gain"],
         "paired": ["federated_compare_scores"],
         "planning": ["ExpectedError", "Plan", "expected_error", "plan"],
     },

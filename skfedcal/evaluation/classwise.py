@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import nan, sqrt
+from copy import copy
+from dataclasses import dataclass, fields
+from dataclasses import replace as copy_with
+from math import inf, nan, sqrt
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +31,16 @@ from skfedcal.evaluation.population import (
     choose_population,
     describe_estimand,
     warn_one_row,
+    weighted_variance,
 )
 from skfedcal.evaluation.ranking import auc_with_gradient
-from skfedcal.evaluation.rounds import ClassResiduals, OneVsRestCounts
+from skfedcal.evaluation.rounds import (
+    MAX_WEIGHTS,
+    ClassResiduals,
+    OneVsRestCounts,
+    OneVsRestMoments,
+    ResidualMoments,
+)
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, ClientRows, InputType, PerRow, Seed
@@ -42,6 +51,19 @@ if TYPE_CHECKING:
     from skfedcal.privacy.models import PrivacyModel
 
 Array = NDArray[Any]
+
+
+class ClientSpread(NamedTuple):
+    """Variance between clients of some weighted sums, and degrees of freedom."""
+
+    variance: Array
+    freedom: Array
+
+
+def _spread_of(found: Any, n_rows: float) -> ClientSpread:
+    """Read the second moments of a run over so many rows."""
+    sizes = np.array([n_rows, *found.state.powers])
+    return ClientSpread(*weighted_variance(found.state.sums, sizes)[:2])
 
 
 @answers_documented
@@ -72,7 +94,10 @@ class ClasswiseResiduals:
     max_examples : int, default=None
         Maximum number of rows of a client; None is all of them.
     population : {'clients', 'rows'}, default='rows'
-        What intervals are for: clients where one row of each is counted.
+        What intervals are for.
+    moments : tuple of ClientSpread, default=()
+        Variance between clients of the sum over bins and classes, with the signs that
+        are known, of that of each class, and of each of the sums.
 
     Attributes
     ----------
@@ -105,6 +130,7 @@ class ClasswiseResiduals:
         history: list[RoundRecord],
         max_examples: int | None = None,
         population: Population = "rows",
+        moments: tuple[ClientSpread, ...] = (),
     ) -> None:
         self.residuals_ = residuals
         self.n_examples_ = n_examples
@@ -116,6 +142,10 @@ class ClasswiseResiduals:
         self.history_ = history
         self.estimand_ = describe_estimand("example", max_examples)
         self.population_ = population
+        self.moments_ = moments
+        # Rows of a client that may be all alike, where nothing is known of them.
+        alike = population == "clients" and not moments
+        self.rows_each_ = max_examples or 1 if alike else 1
 
     @classmethod
     def fit(
@@ -127,6 +157,7 @@ class ClasswiseResiduals:
         privacy: PrivacyModel | None = None,
         n_bins: int = 15,
         max_examples_per_client: int | None = None,
+        population: Literal["auto", "clients", "rows"] = "auto",
         classes: ArrayLike | None = None,
         input_type: InputType = "logits",
         ledger: PrivacyLedger | None = None,
@@ -145,6 +176,8 @@ class ClasswiseResiduals:
         max_examples_per_client : int, default=None
             Maximum number of rows that a client contributes. None is all rows, or 1
             under client-level privacy.
+        population : {'auto', 'clients', 'rows'}, default='auto'
+            What intervals are for, as for `ScoreHistogram.fit`.
         classes
         input_type : {'logits', 'log_proba', 'proba'}, default='logits'
             Type of the scores; it is never inferred from the data.
@@ -166,6 +199,7 @@ class ClasswiseResiduals:
         data, labels = given.several()
         statistic.assumptions = given.assumptions
         limit = statistic.limit(max_examples_per_client)
+        chosen = choose_population(population, statistic, len(data))
         if limit == 1 and max_examples_per_client is None:
             warn_one_row("example", stacklevel=3)
         # Rows of its own for each unit; clients may have none.
@@ -179,7 +213,18 @@ class ClasswiseResiduals:
             salt=0 if limit is None else statistic.salt(),
         )
         found = statistic.run(algorithm, data)
-        state = found.state
+        state, moments = found.state, list[ClientSpread]()
+        history: list[RoundRecord] = found.history
+        if chosen == "clients" and not statistic.private:
+            signs = np.sign(state.residuals) * _visible(state.residuals, state.squares)
+            options = {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}
+            later = statistic.run(
+                ResidualMoments(**options, weights=tuple(signs.ravel().tolist())),
+                data,
+                suffix=".moments",
+            )
+            moments = [_spread_of(later, max(state.n_rows, 1.0))]
+            history = [*history, *later.history]
         return cls(
             state.residuals,
             state.n_rows,
@@ -188,9 +233,10 @@ class ClasswiseResiduals:
             labels,
             found.n_clients,
             found.report,
-            found.history,
+            history,
             limit,
-            _one_row_each(statistic, limit),
+            chosen,
+            tuple(moments),
         )
 
     @with_guarantee
@@ -236,45 +282,65 @@ class ClasswiseResiduals:
             undefined("Calibration error", "there are no rows", "nan")
             return Estimate(nan, nan, nan, se_sampling=nan, se_privacy=nan)
         sizes = np.abs(self.residuals_[rows]).ravel()
-        sampling = self._sampling(rows)
-        sigmas = np.sqrt(sampling + self.noise_variance_)
+        sampling, noise = self._sampling(rows), self.noise_variance_
+        sigmas = np.sqrt(sampling + noise)
         found = sizes
         if check_flag("debias", debias):
             released = sampling if self.squares_ is not None else 0.0
-            found = unfold(sizes, np.sqrt(released + self.noise_variance_))
+            found = unfold(sizes, np.sqrt(released + noise))
         # A row adds to every class: its sum over classes is at most twice its largest
         # part, as probabilities add up to 1.
         shared = min(4.0, len(rows))
-        z, known = quantile(ci), sizes > KNOWN * sigmas
-        joint = shared * sampling[known].sum() + self.noise_variance_ * known.sum()
-        low, high = sum_interval(sizes, sigmas * sqrt(shared), float(joint), z)
+        known, z = sizes > KNOWN * sigmas, quantile(ci)
+        joint = shared * float(sampling[known].sum())
+        if self.moments_:
+            question = 0 if len(rows) > 1 else 1 + int(rows[0])
+            joint = float(self.moments_[0].variance[question])
+            z = quantile(ci, float(self.moments_[0].freedom[question]))
+        variance = joint + noise * float(known.sum())
+        low, high = sum_interval(sizes, sigmas * sqrt(shared), variance, z)
         scale = 1 / (n * len(rows))
         value = min(float(found.sum()) * scale, 1.0)
         return Estimate(
             value,
             min(low * scale, value),
             min(max(high * scale, value), 1.0),
-            se_sampling=sqrt(shared * float(sampling.sum())) * scale,
-            se_privacy=sqrt(self.noise_variance_ * sizes.size) * scale,
+            se_sampling=sqrt(joint + shared * float(sampling[~known].sum())) * scale,
+            se_privacy=sqrt(noise * sizes.size) * scale,
         )
 
     def _sampling(self, rows: Array) -> Array:
-        """Sampling variance of each sum.
+        """Sampling variance of each sum, between clients where they are the population.
 
-        Without released squares, an upper bound on their total, divided equally:
+        Sums whose sign was not known to rows are not part of the joint variance: at
+        least the variance of rows keeps them apart from those that are. Without
+        released squares, an upper bound on their total, divided equally:
         outcomes of one class have a variance of 1/4, of K classes of 1 - 1/K.
         """
+        n_classes, n_bins = self.residuals_.shape
         if self.squares_ is not None:
             out: Array = self.squares_[rows].ravel()
+            if self.moments_:
+                cells = self.moments_[0].variance[1 + n_classes :]
+                own = cells.reshape(n_classes, n_bins)[rows].ravel()
+                seen = _visible(self.residuals_, self.squares_)[rows].ravel()
+                out = np.where(seen, own, np.maximum(own, out))
             return out
         most = 0.25 if len(rows) == 1 else 1 - 1 / len(rows)
-        cells = len(rows) * self.residuals_.shape[1]
-        return np.full(cells, self.n_examples_ * most / cells)
+        share = self.n_examples_ * most * self.rows_each_ / (len(rows) * n_bins)
+        return np.full(len(rows) * n_bins, share)
+
+    def _of_rows(self) -> Self:
+        """Give the same sums with independent rows as the population."""
+        out = copy(self)
+        out.moments_, out.rows_each_ = (), 1
+        return out
 
 
-def _one_row_each(statistic: Statistic, limit: int | None) -> Population:
-    """Clients as the population where one row of each is counted, else rows."""
-    return "clients" if statistic.private and limit == 1 else "rows"
+def _visible(residuals: Array, squares: Array) -> Array:
+    """Whether the sign of each sum is known, if rows are independent."""
+    out: Array = np.abs(residuals) > KNOWN * np.sqrt(squares)
+    return out
 
 
 @dataclass(frozen=True)
@@ -296,6 +362,12 @@ class OneVsRest:
     privacy_: PrivacyReport
     estimand_: str
     population_: Population = "rows"
+    moments_: tuple[ClientSpread, ...] = ()
+    rows_each_: int = 1
+
+    def _of_rows(self) -> Self:
+        """Give the same counts with independent rows as the population."""
+        return copy_with(self, moments_=(), rows_each_=1)
 
     @with_guarantee
     def macro_auc(self, ci: float) -> Estimate:
@@ -307,16 +379,12 @@ class OneVsRest:
         values, slopes, tied, unseen = zip(
             *[p for p in parts if p is not None], strict=True
         )
-        both = [self._variances(slope) for slope in slopes]
+        each = [self._sampling(k, slope) for k, slope in enumerate(slopes)]
         # Rows enter several classes; the mean of the errors bounds that of the mean.
-        sampling = float(np.mean([sqrt(s) for s, _ in both])) ** 2
-        privacy = self._variances(np.mean(slopes, axis=0))[1]
-        found = make_estimate(
-            float(np.mean(values)),
-            sampling,
-            privacy,
-            ci=ci,
-            discretisation=float(np.mean(tied)),
+        sampling = float(np.mean(np.sqrt(each))) ** 2
+        privacy = self._privacy(np.mean(slopes, axis=0))
+        found = self._estimate(
+            0, float(np.mean(values)), sampling, privacy, ci, float(np.mean(tied))
         )
         return _lowered(found, float(np.mean(unseen)))
 
@@ -335,8 +403,8 @@ class OneVsRest:
                 out.append(Estimate(nan, nan, nan, se_sampling=nan, se_privacy=nan))
                 continue
             value, slope, tied, unseen = part
-            both = self._variances(slope)
-            found = make_estimate(value, *both, ci=ci, discretisation=tied)
+            both = self._sampling(k, slope), self._privacy(slope)
+            found = self._estimate(k + 1, value, *both, ci, tied)
             out.append(_lowered(found, unseen))
         return out
 
@@ -366,12 +434,54 @@ class OneVsRest:
         unseen = min(max(hidden, 0.0) / n * below / p, 1.0)
         return value, slope, min(tied + unseen, 1.0), unseen
 
-    def _variances(self, slope: Array) -> tuple[float, float]:
+    def _privacy(self, slope: Array) -> float:
+        """Variance that noise adds."""
         tables = (-1, self.counts.shape[-1])
-        sampling, privacy = self.noise.variances(
-            self.counts.reshape(tables), slope.reshape(tables)
+        both = self.noise.variances(self.counts.reshape(tables), slope.reshape(tables))
+        return float(both[1])
+
+    def _sampling(self, k: int, slope: Array) -> float:
+        """Variance of the area of one class, if rows are independent."""
+        weight, counts = _own(k, slope), self.counts[:, k]
+        mean = float((counts * weight).sum())
+        square = float((counts * weight**2).sum())
+        rows = max(float(self.counts[1].sum()), 1.0)
+        return max(square - mean**2 / rows, 0.0) * self.rows_each_
+
+    def _estimate(
+        self,
+        question: int,
+        value: float,
+        sampling: float,
+        privacy: float,
+        ci: float,
+        tied: float,
+    ) -> Estimate:
+        """Estimate of one of the questions of `OneVsRestMoments`."""
+        free = inf
+        if self.moments_:
+            sampling, free = (float(part[question]) for part in self.moments_[0])
+        return make_estimate(
+            value, sampling, privacy, ci=ci, discretisation=tied, freedom=free
         )
-        return float(sampling), float(privacy)
+
+    def weights(self) -> Array:
+        """Slopes of the areas, `_own`; 0 for a class without an area."""
+        out = np.zeros_like(self.counts)
+        for k in range(len(self.classes)):
+            part = self._class(k)
+            if part is not None:
+                out[:, k] = _own(k, part[1])
+        return out
+
+
+def _own(k: int, slope: Array) -> Array:
+    """Slope of one area in its own counts, of shape (2, n_buckets).
+
+    Every row of another class adds a constant to it; the slopes are those beyond that,
+    so that a row has one of them or none.
+    """
+    return np.stack([slope[0, k], slope[1, k] - slope[1, k - 1, 0]])
 
 
 def _lowered(found: Estimate, unseen: float) -> Estimate:
@@ -419,13 +529,15 @@ def fit_one_vs_rest(
     n_others = _checked_others(n_others, len(classes), statistic)
     limit = statistic.limit(settings.get("max_examples_per_client"))
     asked = settings.get("population", "auto")
-    choose_population(asked, statistic, len(data))
-    population = _one_row_each(statistic, limit)
-    if asked == "clients" and population == "rows":
-        raise ValueError(
-            "population='clients': counts with n_others have no second moments of "
-            "clients. Leave n_others out, or pass population='rows'."
-        )
+    population = choose_population(asked, statistic, len(data))
+    n_weights = 2 * len(classes) * 2 ** depths[-1]
+    if population == "clients" and not statistic.private and n_weights > MAX_WEIGHTS:
+        if asked == "clients":
+            raise ValueError(
+                f"population='clients': {n_weights} weights of counts are more than "
+                f"{MAX_WEIGHTS}. Pass a smaller height, or population='rows'."
+            )
+        population = "rows"
     grid = ScoreGrid(depths[-1], space)
     algorithm = OneVsRestCounts(
         depths,
@@ -447,9 +559,24 @@ def fit_one_vs_rest(
     ceiling = int(highest * grid.n_buckets)
     ceiling = min(ceiling, grid.n_buckets - 1)
     estimand = describe_estimand("example", limit)
-    return OneVsRest(
-        counts, noise, classes, ceiling, found.report, estimand, population
+    alike = population == "clients" and statistic.private
+    out = OneVsRest(
+        counts, noise, classes, ceiling, found.report, estimand, population,
+        rows_each_=limit or 1 if alike else 1,
+    )  # fmt: skip
+    if population == "rows" or statistic.private:
+        return out
+    weights = out.weights()
+    scale = max(float(np.abs(weights).max()), 1e-300)
+    options = {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}
+    # Five digits are enough for a variance.
+    listed = (weights / scale).round(5).ravel().tolist()
+    later = statistic.run(
+        OneVsRestMoments(**options, weights=tuple(listed)), data, suffix=".moments"
     )
+    spread = _spread_of(later, max(float(counts[1].sum()), 1.0))
+    both = ClientSpread(spread.variance * scale**2, spread.freedom)
+    return copy_with(out, moments_=(both,))
 
 
 def _checked_others(n_others: int | None, n_classes: int, statistic: Statistic) -> int:

@@ -365,7 +365,8 @@ def federated_accuracy_score(
             "most probable class is predicted. Leave threshold out."
         )
     # Only how many are right is asked: two buckets leave the least noise in that.
-    default = all(source.fit.get(k, "auto") == "auto" for k in ("height", "levels"))
+    given = [source.fit.get(k, "auto") for k in ("height", "levels")]
+    default = all(isinstance(value, str) and value == "auto" for value in given)
     few = {"height": 1} if default else {}
     return source.histogram(kind="top", **few).accuracy(0.0, ci=ci)
 

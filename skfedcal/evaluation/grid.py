@@ -97,6 +97,23 @@ def by_slopes(weights: Array) -> Array:
     return out
 
 
+def equal_mass(counts: Array, n_buckets: int) -> Array:
+    """First leaf of each bucket, with about the same number of examples in each.
+
+    There may be fewer buckets where many examples share a leaf.
+    """
+    total = np.maximum.accumulate(np.cumsum(counts.sum(axis=0)))
+    if total[-1] <= 0:
+        return np.unique(np.arange(n_buckets) * counts.shape[1] // n_buckets)
+    targets = np.arange(1, n_buckets) / n_buckets * total[-1]
+    before = np.concatenate([[0.0], total])
+    after = np.searchsorted(before, targets)
+    # The nearer of the two edges around the target.
+    closer = targets - before[after - 1] < before[after] - targets
+    edges = after - closer
+    return np.unique(np.concatenate([[0], edges[edges < counts.shape[1]]]))
+
+
 @lru_cache(maxsize=16)
 def _points(grid: ScoreGrid) -> tuple[Array, Array]:
     """Edges and centres, cached because every metric uses them."""

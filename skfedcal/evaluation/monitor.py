@@ -189,6 +189,20 @@ class CalibrationMonitor(PeriodCounts):
     figures.
     Nothing secret has to be stored between periods.
 
+    **A period that fails.** A period has one release at most, whatever fails: noise is
+    drawn once in it. The server draws noise after all clients have answered, and the
+    period is over from that moment on, with a result or without; it is over, too, as
+    soon as clients that draw noise themselves (``mode='faithful'``) are asked, and if
+    the process is killed while they are. An error before that, such as too few clients,
+    has used nothing of the budget: the next `update` asks for the same period. So P
+    periods are P releases at most, which is what was paid for.
+    A *dishonest* server gains nothing by failures on purpose. Of clients that draw
+    noise, every answer is debited to the account of its site, used or not: to average
+    the noise of n answers costs the budget of n, and a site whose budget is spent
+    refuses. Where the server adds the noise (`CentralDP`), it sees exact sums in any
+    case: clients trust it, and it could add none at all. Sites that do not trust it
+    demand noise shares (``noise = "shared"`` in their policy).
+
     **Alarms** compare a period with the weighted mean of those before, by recursive
     residuals (see `skfedcal.evaluation.drift`). They assume that rows of different
     periods are independent; where clients show the same rows again, alarms are rarer
@@ -328,10 +342,11 @@ class CalibrationMonitor(PeriodCounts):
                     found = statistic.run(algorithm, data, period=run)
             except Exception:
                 self._asking = False
+                faithful = getattr(self.privacy, "mode", "") == "faithful"
                 if not self._paid():
                     self.privacy, self._labels, self._salt = before
-                elif getattr(self.privacy, "mode", "") == "faithful":
-                    # Clients have drawn noise, and would draw it a second time.
+                elif run.drawn or (faithful and run.asked):
+                    # The noise of this period is never drawn a second time.
                     self._periods.append(period)
                 self._write()
                 raise
@@ -432,7 +447,10 @@ class CalibrationMonitor(PeriodCounts):
         Recalibration
             Worth it if the gain in log loss is, with a confidence of 95 %, more than
             what sampling and noise of its private fit are expected to lose. From the
-            periods since the last alarm or new reference, at most eight.
+            periods since the last alarm or new reference, at most eight. A fit with a
+            slope and a shift, such as `FedAutoCalibrator`, is meant; with
+            ``kind='top'`` only confidence is seen, not a shift between classes. Where
+            it is not worth it, a gain may be possible, but the noise hides it.
         """
         starts = [alarm.since for alarm in self.alarms_]
         starts += [i for i, one in enumerate(self._periods) if one.restart]

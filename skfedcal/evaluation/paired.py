@@ -17,7 +17,6 @@ from skfedcal.evaluation.inputs import Clients, check_choices
 from skfedcal.evaluation.intervals import Estimate, check_level, quantile, with_noise
 from skfedcal.evaluation.noise import NoiseModel, release_levels, split_levels
 from skfedcal.evaluation.paired_rounds import (
-    SIZE_UNIT,
     PairedDifferences,
     PairedScoreCounts,
     PairedState,
@@ -25,10 +24,12 @@ from skfedcal.evaluation.paired_rounds import (
 from skfedcal.evaluation.population import (
     choose_population,
     describe_estimand,
-    few_clients,
     warn_one_row,
+    weighted_variance,
 )
 from skfedcal.evaluation.ranking import auc_with_gradient
+from skfedcal.evaluation.rounds import SIZE_UNIT
+from skfedcal.federation.history import RoundHistory
 from skfedcal.federation.remote import RemoteClients, RemoteDataset
 from skfedcal.methods.buckets import class_rows
 
@@ -179,29 +180,16 @@ def federated_compare_scores(
     if metric == "roc_auc":
         found = _areas(statistic, data, settings, chosen)
     else:
-        found = _means(statistic, data, settings, metric, chosen)
+        found = mean_difference(
+            statistic, data, PairedDifferences, settings, metric, chosen
+        )
     if found is None:
         undefined("Difference of areas", "only one class is present", "nan")
         return Estimate(nan, nan, nan, se_sampling=nan, se_privacy=nan)
-    sampling, free, privacy_variance = found.sampling, found.free, found.privacy
-    z = quantile(ci, float(with_noise(np.array(free), sampling, privacy_variance)))
-    half = z * sqrt(sampling + privacy_variance)
-    value, most = found.value, found.bound
-    return Estimate(
-        value,
-        max(value - half, -most),
-        min(value + half, most),
-        se_sampling=sqrt(sampling),
-        se_privacy=sqrt(privacy_variance),
-        discretisation=found.discretisation,
-        privacy=found.report if statistic.private else None,
-        population=chosen,
-        estimand=describe_estimand(weighting, limit),
-        design_effect=found.effect,
-    )
+    return found.estimate(ci, chosen, describe_estimand(weighting, limit))
 
 
-class _Found:
+class Found:
     """A difference, its variances and the report."""
 
     def __init__(
@@ -217,16 +205,41 @@ class _Found:
         self.sampling, self.free, self.effect = spread
         self.privacy, self.bound, self.report = noise, bound, report
         self.discretisation = discretisation
+        # Mean of the first score, where it is asked for, its noise, and the rounds.
+        self.before, self.before_noise, self.history = nan, 0.0, RoundHistory()
+
+    def estimate(self, ci: float, population: Any, estimand: str) -> Estimate:
+        """Difference with its interval."""
+        free = with_noise(np.array(self.free), self.sampling, self.privacy)
+        half = quantile(ci, float(free)) * sqrt(self.sampling + self.privacy)
+        return Estimate(
+            self.value,
+            max(self.value - half, -self.bound),
+            min(self.value + half, self.bound),
+            se_sampling=sqrt(self.sampling),
+            se_privacy=sqrt(self.privacy),
+            discretisation=self.discretisation,
+            privacy=self.report if self.report.private else None,
+            population=population,
+            estimand=estimand,
+            design_effect=self.effect,
+        )
 
 
-def _means(
-    statistic: Statistic, data: Any, settings: dict[str, Any], metric: str, chosen: str
-) -> _Found:
+def mean_difference(
+    statistic: Statistic,
+    data: Any,
+    make: type[PairedDifferences],
+    settings: dict[str, Any],
+    metric: str,
+    chosen: str,
+    log_bound: float = _LOG_BOUND,
+) -> Found:
     """Difference of the mean of a number of each row."""
     # A Brier score of K > 2 classes is at most 2.
     most = 2.0 if metric == "brier" and data.n_classes > 2 else 1.0
-    bound = _LOG_BOUND if metric == "log_loss" else most
-    algorithm = PairedDifferences(
+    bound = log_bound if metric == "log_loss" else most
+    algorithm = make(
         metric=metric,  # type: ignore[arg-type]
         bound=bound if statistic.private else None,
         count_rows=statistic.unit != "example",
@@ -236,14 +249,17 @@ def _means(
     state = found.state
     rows = max(float(state.sums[2]), 1.0)
     value = float(state.sums[0]) / rows
-    spread = _spread(state, value, rows, statistic.private, chosen)
+    spread = _spread(state, rows, statistic.private, chosen)
     noise = float(state.noise[0] + value**2 * state.noise[2]) / rows**2
     limit = bound if statistic.private or metric != "log_loss" else np.inf
-    return _Found(value, spread, noise, limit, found.report)
+    out = Found(value, spread, noise, limit, found.report)
+    out.before, out.before_noise = state.before / rows, sqrt(state.before_noise) / rows
+    out.history = found.history
+    return out
 
 
 def _spread(
-    state: PairedState, value: float, rows: float, private: bool, population: str
+    state: PairedState, rows: float, private: bool, population: str
 ) -> tuple[float, float, float]:
     """Sampling variance of a mean, its degrees of freedom and its design effect."""
     if private:
@@ -252,21 +268,23 @@ def _spread(
         doubt = sqrt(float(state.noise[1]))
         return max(float(state.sums[1]) + doubt, doubt) / rows**2, np.inf, 1.0
     total, squares, _ = state.sums
-    alone = max(float(squares - value * total), 0.0)
     own, cross, sizes = state.products
-    between = max(float(own - 2 * value * cross + value**2 * sizes), 0.0)
-    if population == "rows":
-        return alone / rows**2, np.inf, 1.0
     cubes, fourths = state.powers * [SIZE_UNIT**3, SIZE_UNIT**4]
-    power = np.array([rows, sizes, cubes, fourths])
-    factor, free = few_clients(np.array(alone), np.array(between), power)
-    found = between * float(factor)
-    return found / rows**2, max(float(free), 1.0), found / alone if alone else 1.0
+    found, free, alone = map(
+        float,
+        weighted_variance(
+            np.array([total, squares, own, cross]),
+            np.array([rows, sizes, cubes, fourths]),
+        ),
+    )
+    if population == "rows":
+        return alone / (rows * max(rows - 1, 1.0)), np.inf, 1.0
+    return found / rows**2, free, found / alone if alone else 1.0
 
 
 def _areas(
     statistic: Statistic, data: Any, settings: dict[str, Any], chosen: str
-) -> _Found | None:
+) -> Found | None:
     """Difference of two areas under the curve, from their influence values.
 
     None if one of the classes has no rows, or fewer than the noise.
@@ -314,10 +332,10 @@ def _areas(
     statistic.model = model
     reports.append(found.report)
     rows = max(float(found.state.sums[2]), 1.0)
-    spread = _spread(found.state, 0.0, rows, statistic.private, chosen)
+    spread = _spread(found.state, rows, statistic.private, chosen)
     sampling = spread[0] * rows**2 * scale**2
     report = reports[0] if not statistic.private else _total(reports, model)
-    return _Found(
+    return Found(
         areas[1] - areas[0],
         (sampling, *spread[1:]),
         noise,
@@ -343,7 +361,7 @@ def _total(reports: list[PrivacyReport], model: Any) -> PrivacyReport:
 def _n_columns(data: FederatedDataset | RemoteDataset) -> int:
     if isinstance(data, FederatedDataset):
         return int(data.rows.shape[1])
-    return data.reading.n_columns
+    return data.n_columns
 
 
 def _remote(given: Clients) -> RemoteDataset:

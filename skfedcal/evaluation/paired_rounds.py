@@ -1,11 +1,13 @@
 """Client sums of a paired comparison: two scores of the same rows.
 
 Rows have the logits of the first score in the first half of their columns, and those of
-the second in the other half. Needs numpy only: this is code that runs at a site.
+the second in the other half; or they are logits, and a map gives the second score.
+Needs numpy only: this is code that runs at a site.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,19 +15,19 @@ import numpy as np
 
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import Array, Arrays, BlockSpec, Field, Form, Sums, check_range
+from skfedcal.evaluation.rounds import SIZE_UNIT
 from skfedcal.methods.buckets import (
     class_rows,
     log_odds,
     place_of_odds,
     softmax64,
 )
+from skfedcal.methods.held_back import MapLosses, Setting, centred
 from skfedcal.methods.own_rows import held_back_rows, kept_rows, packed
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts, bucket_index
 
 RowMetric = Literal["accuracy", "brier", "log_loss", "weights"]
 
-# Numbers of rows are sent in thousands, so that their fourth power fits.
-SIZE_UNIT = 1024.0
 # Deepest grid of weights.
 _MAX_HEIGHT = 16
 # Rows of one block.
@@ -35,6 +37,9 @@ _BLOCK_ROWS = 1 << 14
 _SQUARES_WEIGHT, _ROWS_WEIGHT = 0.157, 0.03
 # Where scikit-learn's log loss takes probabilities that are nearer to 0.
 _TINY = float(np.finfo(np.float64).eps)
+# Weights of a comparison with a map, of the score before and of the squares (over the
+# square of their bound): of Gaussian noise, differences then get half of the budget.
+_MAP_WEIGHTS = 0.3, 0.074
 
 
 def halves(rows: Array) -> tuple[Array, Array]:
@@ -95,6 +100,8 @@ class PairedState:
     noise: Array
     clients: int = 0
     rounds: int = 0
+    before: float = 0.0
+    before_noise: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +186,13 @@ class PairedDifferences:
         if self.max_examples is not None:
             kept = kept_rows(clients, self.max_examples, self.salt)
             rows, labels, owner = rows[kept], labels[kept], owner[kept]
-        gap = np.empty(len(rows))
+        gap, before = np.empty((2, len(rows)))
         for start in range(0, len(rows), _BLOCK_ROWS):
             part = slice(start, start + _BLOCK_ROWS)
-            gap[part] = self._gaps(rows[part], labels[part], clients.n_classes)
+            first, second = self._values(rows[part], labels[part], clients.n_classes)
+            gap[part], before[part] = second - first, first
+        if self.bound is not None:
+            np.clip(gap, -self.bound, self.bound, out=gap)
         n_clients = len(clients)
         size = np.bincount(owner, minlength=n_clients).astype(np.float64)
         weight = np.ones(len(rows))
@@ -190,35 +200,39 @@ class PairedDifferences:
             weight, size = 1 / size[owner], np.minimum(size, 1.0)
         # In the order of rows: a client's sum depends on its own rows only.
         total = np.bincount(owner, weight * gap, minlength=n_clients)
+        base = np.bincount(owner, weight * before, minlength=n_clients)
+        sent = {"difference": total, "square": total**2, "rows": size, "before": base}
         if self.bound is not None:
-            sent = {"difference": total, "square": total**2, "rows": size}
             return {name: sent[name][:, None] for name in self.spec(broadcast)}
         squares = np.bincount(owner, weight * gap**2, minlength=n_clients)
         unit = size / SIZE_UNIT
-        return {
+        sums = {
             "sums": np.stack([total, squares, size], axis=1),
             "products": np.stack([total**2, total * size, size**2], axis=1),
             "powers": np.stack([unit**3, unit**4], axis=1),
+            "before": base[:, None],
         }
+        return {name: sums[name] for name in self.spec(broadcast)}
 
-    def _gaps(self, rows: Array, labels: Array, n_classes: int) -> Array:
-        """Number of the second score minus that of the first."""
+    def _values(self, rows: Array, labels: Array, n_classes: int) -> list[Array]:
+        """Numbers of the first and of the second score."""
         first, second = (class_rows(r, "logits", n_classes) for r in halves(rows))
         if self.metric == "weights":
             tables = np.array(self.weights).reshape(2, 2, -1)
             height = tables.shape[-1].bit_length() - 1
-            values = [
+            return [
                 table[labels, bucket_index(_places(score), height)]
                 for table, score in zip(tables, (first, second), strict=True)
             ]
-        else:
-            values = [row_scores(self.metric, s, labels) for s in (first, second)]
-        gap: Array = values[1] - values[0]
-        if self.bound is not None:
-            np.clip(gap, -self.bound, self.bound, out=gap)
-        return gap
+        return [row_scores(self.metric, s, labels) for s in (first, second)]
 
     def update(self, state: PairedState, total: Sums, n_clients: int) -> PairedState:
+        if "before" in total:
+            state = replace(
+                state,
+                before=state.before + float(total["before"][0]),
+                before_noise=state.before_noise + total.noise.get("before", 0.0) ** 2,
+            )
         if self.bound is None:
             return replace(
                 state,
@@ -243,6 +257,63 @@ class PairedDifferences:
 
     def done(self, state: PairedState) -> bool:
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class MapDifferences(PairedDifferences):
+    """Sum the differences of a score of each row, after a map minus before it.
+
+    The score before is summed too, so that both can be stated. Under noise both are cut
+    at `bound`.
+
+    n_features: None: rows are logits.
+    method, settings, numbers, shapes: The map, as in `MapLosses`.
+    norm: Norm of the bounds under noise: Laplace noise has 'l1', Gaussian noise 'l2'.
+    """
+
+    n_features: int | None = None  # type: ignore[assignment]
+    method: str = "temperature"
+    settings: Mapping[str, Setting | None] | None = None
+    numbers: Mapping[str, tuple[float, ...]] | None = None
+    shapes: Mapping[str, tuple[int, ...]] | None = None
+    norm: Literal["l1", "l2"] = "l1"
+
+    @property
+    def _map(self) -> MapLosses:
+        return MapLosses(self.method, self.settings, self.numbers, self.shapes)
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        self._map.forms(n_classes)
+        if self.n_features is not None or self.metric == "weights" or self.weights:
+            raise ValueError("n_features and weights are for two scores")
+        if self.bound is not None:
+            check_range("bound", self.bound, 1e-6, 1e6)
+        return ({"round": Field((), "whole", 0, 2**31)},)
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        out = PairedDifferences.spec(self, broadcast)
+        if self.bound is None:
+            return out | {"before": BlockSpec((1,))}
+        before, square = _MAP_WEIGHTS
+        most = out["difference"].clip or 1.0
+        out["before"] = replace(out["difference"], weight=before)
+        out["square"] = replace(out["square"], weight=square / most**2)
+        return {name: replace(block, norm=self.norm) for name, block in out.items()}
+
+    def _values(self, rows: Array, labels: Array, n_classes: int) -> list[Array]:
+        before = centred(rows)
+        after = self._map.mapped(before, n_classes)
+        worst = 0.0 if self.metric == "accuracy" else -np.log(_TINY)
+        if self.metric == "brier":
+            worst = 2.0 if n_classes > 2 else 1.0
+        with np.errstate(all="ignore"):
+            found = [row_scores(self.metric, s, labels) for s in (before, after)]
+        # A row that no formula can map counts as entirely wrong.
+        first, second = (np.nan_to_num(values, nan=worst) for values in found)
+        if self.bound is not None:
+            return [np.minimum(first, self.bound), np.minimum(second, self.bound)]
+        return [first, second]
 
 
 def _places(logits: Array) -> Array:

@@ -420,7 +420,7 @@ def _classwise(
 # examples over the deviation of the noise in one count: the first ones up to this many,
 # and so on. Both metrics have no slope that a closed form could use.
 _BEST_LEVELS: dict[str, tuple[tuple[float, tuple[int, ...]], ...]] = {
-    "average_precision": ((1.5e4, (2, 5)), (inf, (2, 6))),
+    "average_precision": ((1.5e3, (1, 4)), (1.5e4, (2, 5)), (inf, (2, 6))),
     "ece": ((2e4, (4,)), (inf, (1, 5))),
 }
 # The same where two levels cost more than twice the deviation: noise of a large eps is

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -174,6 +174,8 @@ class PredictionMoments:
     products: Sequence[Array]
     squares: float
     powers: Array
+    # Counts that the design effect of correct rows was computed for, and that effect.
+    _known: list[tuple[Array, float]] = field(default_factory=list, repr=False)
 
     def projected(self, counts: Array, weights: Array) -> tuple[Array, Array]:
         """Variance between clients of weights of cells, and that of independent rows.
@@ -187,20 +189,27 @@ class PredictionMoments:
             flat = weights.reshape(*weights.shape[:-2], -1)
             return _quadratic(flat, self.products[0]), own
         margins, same = _margins(weights)
-        if len(self.products) == 1:
+        if not np.any(same):
+            found = np.zeros_like(own)
+        elif len(self.products) == 1:
             found = _quadratic(margins, self.products[0])
         else:
             each = margins.reshape(*margins.shape[:-1], size, 3)
-            parts = [
-                _quadratic(each[..., k, :], m) for k, m in enumerate(self.products)
-            ]
-            found = np.sum(np.sqrt(parts), axis=0) ** 2
+            products = np.stack(self.products)
+            parts = np.einsum("...ki,kij,...kj->...k", each, products, each)
+            found = np.sqrt(np.maximum(parts, 0.0)).sum(axis=-1) ** 2
         if np.all(same):
             return found, own
-        right = np.eye(size) - np.trace(counts) / max(counts.sum(), 1.0)
-        between, alone = self.projected(counts, right)
-        effect = max(float(between / alone) if alone > 0 else 1.0, 1.0)
-        return np.where(same, found, own * effect), own
+        return np.where(same, found, own * self._effect(counts)), own
+
+    def _effect(self, counts: Array) -> float:
+        """Design effect of the share of correct rows, computed once."""
+        if not self._known or self._known[0][0] is not counts:
+            right = np.eye(len(counts)) - np.trace(counts) / max(counts.sum(), 1.0)
+            between, alone = self.projected(counts, right)
+            effect = max(float(between / alone) if alone > 0 else 1.0, 1.0)
+            self._known[:] = [(counts, effect)]
+        return self._known[0][1]
 
 
 def _quadratic(weights: Array, products: Array) -> Array:
@@ -387,6 +396,23 @@ def client_variance(
     return found * factor, np.maximum(free * share, 1.0)
 
 
+def weighted_variance(sums: Array, sizes: Array) -> tuple[Array, Array, Array]:
+    """Variance between clients of weighted sums V of rows, relative to their mean.
+
+    sums of shape (4, ...): Sums over clients of V, of the squares of single rows, of V
+        squared and of V times the number of rows.
+    sizes of shape (4,): As of `few_clients`.
+    Result: Variance with its corrections, degrees of freedom, and the variance of
+        independent rows.
+    """
+    total, squares, own, cross = sums
+    mean = total / sizes[0]
+    alone = np.maximum(squares - mean * total, 0.0)
+    between = np.maximum(own - 2 * mean * cross + mean**2 * sizes[1], 0.0)
+    factor, free = few_clients(alone, between, sizes)
+    return between * factor, np.maximum(free, 1.0), alone
+
+
 def few_clients(rows: Array, found: Array, sizes: Array) -> tuple[Array, Array]:
     """Factor that makes a variance between clients unbiased, and its freedom.
 
@@ -420,5 +446,6 @@ def few_clients(rows: Array, found: Array, sizes: Array) -> tuple[Array, Array]:
     first = v0 * (1 + share) - 2 * v1
     second = (1 + 2 * share) * w0 - 4 * w1
     second += share**2 * v0**2 + 2 * v2 * v0 - 4 * share * v1 * v0 + 2 * v1**2
+    second = np.maximum(second, 1e-12 * w0)  # 0 of a single client
     left = np.maximum(first / v0, _LEAST)
     return 1 / left, np.maximum((left * v0) ** 2 / second, _LEAST)

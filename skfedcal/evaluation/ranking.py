@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from math import nan
-from typing import Any, NamedTuple
+from numbers import Integral
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal.evaluation.answers import VISIBLE, Answers, answers_documented, undefined
-from skfedcal.evaluation.grid import by_slopes
+from skfedcal.evaluation.grid import by_slopes, equal_mass
 from skfedcal.evaluation.intervals import (
     Estimate,
     make_estimate,
@@ -150,7 +151,13 @@ class RankingAnswers(Answers):
     """Area and curves; ties inside a bucket count one half."""
 
     @with_guarantee
-    def roc_auc(self, *, ci: float = 0.95) -> Estimate:
+    def roc_auc(
+        self,
+        *,
+        ci: float = 0.95,
+        n_buckets: int | None = None,
+        strategy: Literal["quantile", "uniform"] = "quantile",
+    ) -> Estimate:
         """Area under the ROC curve.
 
         ``sum_i p_i (N_below_i + n_i / 2) / (P N)`` over buckets; under local noise,
@@ -161,6 +168,12 @@ class RankingAnswers(Answers):
         Parameters
         ----------
         ci
+        n_buckets : int, default=None
+            Number B of buckets that those of the histogram are merged into, as in the
+            paper on evaluation (Eq. 5 and Figure 4). None uses all of them.
+        strategy : {'quantile', 'uniform'}, default='quantile'
+            With `n_buckets`, merge into buckets of about the same (released) number of
+            rows, or into the same number of neighbours.
 
         Returns
         -------
@@ -171,17 +184,39 @@ class RankingAnswers(Answers):
         if min(negatives, positives) <= 0:
             undefined("ROC AUC", "only one class is present", "nan")
             return Estimate(nan, nan, nan, se_sampling=nan, se_privacy=nan)
-        value, gradient = auc_with_gradient(self.counts_, self.noise_.local)
-        seen = self._seen()
+        first = self._merged_buckets(n_buckets, strategy)
+        counts = np.add.reduceat(self.counts_, first, axis=1)
+        smooth = self.noise_.local and n_buckets is None
+        value, gradient = auc_with_gradient(counts, smooth)
+        widths = np.diff(np.append(first, self.counts_.shape[1]))
+        seen = np.maximum(counts, 0.0)
         tied = float((seen[0] * seen[1]).sum()) / (2 * positives * negatives)
         found = self._estimate(
             value,
-            gradient,
+            np.repeat(gradient, widths, axis=1),
             ci,
             discretisation=min(tied, 0.5),
             rows=_WORTH * min(negatives, positives),
         )
         return found if self._both_classes() else replace(found, low=0.0, high=1.0)
+
+    def _merged_buckets(self, n_buckets: int | None, strategy: str) -> Array:
+        """First bucket of the histogram in each of `n_buckets` merged ones."""
+        size = self.grid.n_buckets
+        if n_buckets is None:
+            return np.arange(size)
+        if strategy not in ("quantile", "uniform"):
+            raise ValueError(
+                f"strategy must be 'quantile' or 'uniform', got {strategy!r}."
+            )
+        if not isinstance(n_buckets, Integral) or not 1 <= n_buckets <= size:
+            raise ValueError(
+                f"n_buckets={n_buckets!r} must be a whole number from 1 to {size}, the "
+                "number of buckets of this histogram; fit it with a larger height."
+            )
+        if strategy == "quantile":
+            return equal_mass(self.counts_, int(n_buckets))
+        return np.arange(n_buckets) * size // int(n_buckets)
 
     def roc_curve(self) -> RocCurve:
         """Rates of false and true positives at all edges of buckets.

@@ -34,7 +34,7 @@ class ClassificationReport:
         Number of leading entries that are classes.
     confusion : list of lists of Estimate, or None
         Numbers of rows by label and predicted class; None where only their margins
-        were released.
+        were released, and for more than 100 classes (`federated_confusion_matrix`).
     privacy_ : PrivacyReport
         Privacy guarantee of the release, which holds for all entries together.
 
@@ -205,6 +205,10 @@ def federated_report(
     return report_of(tables, n_bins, debias, ci)
 
 
+# Most classes whose confusion matrix is part of a report, with an interval per cell.
+_MATRIX_CLASSES = 100
+
+
 def report_of(
     tables: Tables, n_bins: int, debias: bool, ci: float
 ) -> ClassificationReport:
@@ -213,7 +217,7 @@ def report_of(
     n_labels = len(tables.classes)
     entries |= _scores(tables, entries, n_bins, debias, ci)
     matrix = None
-    if "confusion" in tables.counts:
+    if "confusion" in tables.counts and n_labels <= _MATRIX_CLASSES:
         matrix = tables.predictions().matrix(None, ci)
     return ClassificationReport(entries, n_labels, matrix, tables.privacy_)
 

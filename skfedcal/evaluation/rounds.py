@@ -2,7 +2,8 @@
 
 - Sums of outcome minus probability of each class, by bin of the probability.
 - One-vs-rest counts of class scores, with few entries per row.
-- Second moments of the counts of clients, for the variance between clients.
+- Second moments of the counts of clients, for the variance between clients, and of
+  weighted sums of residuals or counts.
 - Tables of predictions and class scores, from which all multiclass metrics follow.
 """
 
@@ -227,6 +228,182 @@ class OneVsRestCounts(ClassScoreCounts):
         place = place_of_odds(odds[index[:, None], column], self.space)
         column[:, 0] += self.n_classes
         return place, column
+
+
+# Numbers of rows are sent in thousands, so that their fourth power fits.
+SIZE_UNIT = 1024.0
+
+# Most weights that a site is sent.
+MAX_WEIGHTS = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadState:
+    """Sums over clients of weighted sums V of their rows, one for each question.
+
+    `sums` has the sums of V, of the squares of single rows, of V squared and of V times
+    the number of rows; `powers` those of the second to fourth power of that number.
+    """
+
+    sums: Array
+    powers: Array
+    rounds: int = 0
+
+
+class _Spread:
+    """Members that second moments of weighted sums have in common."""
+
+    __slots__ = ()
+
+    def _questions(self, n_classes: int) -> int:
+        raise NotImplementedError
+
+    def init(self, n_classes: int) -> SpreadState:
+        return SpreadState(np.zeros((4, self._questions(n_classes))), np.zeros(3))
+
+    def broadcast(self, state: SpreadState) -> Arrays:
+        return {"round": np.asarray(state.rounds)}
+
+    def _spec(self, n_classes: int) -> dict[str, BlockSpec]:
+        shape = (4, self._questions(n_classes))
+        return {"sums": BlockSpec(shape), "powers": BlockSpec((3,))}
+
+    def update(self, state: SpreadState, total: Sums, n_clients: int) -> SpreadState:
+        return SpreadState(
+            state.sums + total["sums"],
+            state.powers + total["powers"] * SIZE_UNIT ** np.arange(2, 5),
+            state.rounds + 1,
+        )
+
+    @staticmethod
+    def _check(weights: tuple[float, ...], size: int) -> Form:
+        """Form of a broadcast, if the weights are those of so many cells."""
+        check_range("number of weights", size, 1, MAX_WEIGHTS)
+        if len(weights) not in (0, size):
+            raise ValueError(f"{len(weights)} weights; expected {size} or none")
+        for extreme in (min(weights, default=0.0), max(weights, default=0.0)):
+            check_range("weights", extreme, -1.0, 1.0)
+        return {"round": Field((), "whole", 0, 2**31)}
+
+
+def _blocks(
+    n_clients: int, n_questions: int, owner: Array, parts: list[tuple[Array, ...]]
+) -> Arrays:
+    """What clients send: `parts` has row, question and value of numbers of rows.
+
+    Sums are in the order of rows: those of a client depend on its own rows only.
+    """
+    row, question, value = (np.concatenate(one) for one in zip(*parts, strict=True))
+    where = owner[row] * n_questions + question
+    total, alone = (
+        np.bincount(where, one, n_clients * n_questions).reshape(n_clients, -1)
+        for one in (value, value**2)
+    )
+    size = np.bincount(owner, minlength=n_clients).astype(np.float64)
+    unit = (size / SIZE_UNIT)[:, None]
+    return {
+        "sums": np.stack([total, alone, total**2, total * size[:, None]], axis=1),
+        "powers": unit ** np.arange(2, 5),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualMoments(_Spread, ClassResiduals):  # type: ignore[misc]
+    """Second moments of weighted residuals of clients; exact sums only.
+
+    Questions are: all classes, each of them, and every sum of `ClassResiduals`.
+
+    weights: Of each (class, bin) in the first questions, from -1 to 1; () is 1.
+    """
+
+    weights: tuple[float, ...] = ()
+
+    def _questions(self, n_classes: int) -> int:
+        return 1 + n_classes + n_classes * self.n_bins
+
+    def broadcast(self, state: SpreadState) -> Arrays:  # type: ignore[override]
+        n_classes = (state.sums.shape[1] - 1) // (1 + self.n_bins)
+        return {"n_classes": np.asarray(n_classes)}
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        return self._spec(int(broadcast["n_classes"]))
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        if self.private:
+            raise ValueError("second moments are exact sums")
+        self._check(self.weights, n_classes * self.n_bins)
+        return ClassResiduals.forms(self, n_classes)
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+        k = int(broadcast["n_classes"])
+        rows, labels, owner = packed(clients)
+        if self.max_examples is not None:
+            kept = kept_rows(clients, self.max_examples, self.salt)
+            rows, labels, owner = rows[kept], labels[kept], owner[kept]
+        weights = np.array(self.weights or np.ones(k * self.n_bins))
+        step = max(1, _BLOCK_CELLS // k)
+        parts: list[tuple[Array, ...]] = []
+        for start in range(0, max(1, len(rows)), step):
+            part = slice(start, start + step)
+            own = class_rows(rows[part], self.input_type, k)
+            residual, cell = (a.reshape(-1) for a in self._cells(own, labels[part]))
+            row = np.repeat(np.arange(len(own)), k)
+            value = residual * weights[cell]
+            whole = np.bincount(row, value, len(own))
+            first = np.zeros(len(own), dtype=np.int64)
+            parts += [
+                (start + np.arange(len(own)), first, whole),
+                (start + row, 1 + cell // self.n_bins, value),
+                (start + row, 1 + k + cell, residual),
+            ]
+        return _blocks(len(clients), self._questions(k), owner, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class OneVsRestMoments(_Spread, OneVsRestCounts):  # type: ignore[misc]
+    """Second moments of weighted counts of clients; exact sums only.
+
+    Questions are: the mean over all classes, and each of them.
+
+    weights: Of each (table, bucket) of the last level, from -1 to 1; () is 1.
+    """
+
+    weights: tuple[float, ...] = ()
+
+    def _questions(self, n_classes: int) -> int:
+        return 1 + self.n_classes
+
+    def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
+        return self._spec(self.n_classes)
+
+    def n_values(self, n_classes: int) -> int:
+        """Return the number of values in a round."""
+        return 4 * self._questions(n_classes) + 3
+
+    def forms(self, n_classes: int) -> tuple[Form, ...]:
+        """List the broadcasts that a site accepts."""
+        OneVsRestCounts.forms(self, n_classes)
+        if self.clip is not None or self.weighting != "example":
+            raise ValueError("second moments are exact sums of rows")
+        return (self._check(self.weights, self.n_tables * 2 ** self.levels[-1]),)
+
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:
+        k, size = self.n_classes, 2 ** self.levels[-1]
+        _, _, owner = packed(clients)
+        if self.max_examples is not None:
+            owner = owner[kept_rows(clients, self.max_examples, self.salt)]
+        _, cell, _ = self.entries(clients)
+        weights = np.array(self.weights or np.ones(self.n_tables * size))
+        value = weights[cell]
+        row = np.repeat(np.arange(len(owner)), len(cell) // max(len(owner), 1))
+        whole = np.bincount(row, value / k, len(owner))
+        first = np.zeros(len(owner), dtype=np.int64)
+        parts: list[tuple[Array, ...]] = [
+            (np.arange(len(owner)), first, whole),
+            (row, 1 + cell // size % k, value),
+        ]
+        return _blocks(len(clients), self._questions(k), owner, parts)
 
 
 # A product of two counts is sent in two parts, as a site sends no whole number that is

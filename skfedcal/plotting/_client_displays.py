@@ -14,7 +14,7 @@ from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.clients.forms import ClassMap, make_dataset
 from skfedcal.methods import FedTempCalibrator
 from skfedcal.methods.temperature.rounds import local_temperatures
-from skfedcal.plotting._display import (
+from skfedcal.plotting.display import (
     COLOURS,
     REFERENCE,
     Array,

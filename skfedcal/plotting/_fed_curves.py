@@ -15,7 +15,8 @@ import numpy as np
 from skfedcal._params import check_choice, check_flag
 from skfedcal.evaluation.answers import check_bins
 from skfedcal.evaluation.monitor import CalibrationMonitor, MetricSeries
-from skfedcal.plotting._display import (
+from skfedcal.plotting._reliability_display import bottom_of, draw_margin
+from skfedcal.plotting.display import (
     COLOURS,
     MARKS,
     REFERENCE,
@@ -32,7 +33,6 @@ from skfedcal.plotting._display import (
     tidy,
     with_interval,
 )
-from skfedcal.plotting._reliability_display import bottom_of, draw_margin
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

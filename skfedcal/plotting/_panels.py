@@ -16,18 +16,18 @@ from skfedcal.clients.arrays import distinct, join, read_array, to_logits
 from skfedcal.clients.forms import check_scores
 from skfedcal.metrics import classwise_calibration_error
 from skfedcal.metrics.validation import check_vector
-from skfedcal.plotting._display import (
+from skfedcal.plotting._reliability_display import (
+    ReliabilityDisplay,
+    bottom_of,
+    check_classifier,
+)
+from skfedcal.plotting.display import (
     COLOURS,
     MARKS,
     Array,
     documented,
     line_style,
     pyplot,
-)
-from skfedcal.plotting._reliability_display import (
-    ReliabilityDisplay,
-    bottom_of,
-    check_classifier,
 )
 
 # Inches of one diagram, alone and in a grid, and of another picture.

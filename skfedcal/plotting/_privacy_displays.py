@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from skfedcal._params import as_number, check_choice, check_flag, check_number
-from skfedcal.plotting._display import (
+from skfedcal.plotting.display import (
     BAND_ALPHA,
     COLOURS,
     LINES,

@@ -23,7 +23,7 @@ from skfedcal.metrics.validation import (
     check_problem,
     check_vector,
 )
-from skfedcal.plotting._display import (
+from skfedcal.plotting.display import (
     HATCHES,
     REFERENCE,
     Array,

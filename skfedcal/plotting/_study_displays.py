@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from skfedcal._params import check_flag
 from skfedcal.clients.arrays import read_array
-from skfedcal.plotting._display import (
+from skfedcal.plotting.display import (
     REFERENCE,
     Array,
     Display,

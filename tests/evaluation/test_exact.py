@@ -565,3 +565,44 @@ def test_last_bits_of_an_edge_move_no_bucket_to_another_bin(monkeypatch, n_bins)
         monkeypatch.setattr(grid, "_points", lambda _, moved=moved: (moved, centres))
         bounds.append(found.ece(n_bins).discretisation)
     assert bounds[0] == pytest.approx(bounds[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("n_buckets", [1, 2, 7, 50, 1024])
+@pytest.mark.parametrize("strategy", ["quantile", "uniform"])
+def test_area_over_merged_buckets_is_that_of_scores_with_ties(n_buckets, strategy):
+    rng = np.random.default_rng(0)
+    scores = rng.beta(2, 5, 3000)
+    labels = (rng.random(3000) < scores).astype(int)
+    hist = ScoreHistogram.fit(
+        scores, labels, input_type="proba", space="prob", height=10
+    )
+    found = hist.roc_auc(n_buckets=n_buckets, strategy=strategy)
+    leaf = np.minimum((scores * 1024).astype(int), 1023)
+    if strategy == "uniform":
+        bucket = np.searchsorted(
+            np.arange(n_buckets) * 1024 // n_buckets, leaf, "right"
+        )
+    else:
+        # The nearest leaf to each quantile of the rows.
+        below = np.searchsorted(np.sort(leaf), np.arange(1025))
+        targets = np.arange(1, n_buckets) * 3000 / n_buckets
+        nearest = np.abs(below[:, None] - targets).argmin(axis=0)
+        bucket = np.searchsorted(np.unique(nearest), leaf, "right")
+    exact = metrics.roc_auc_score(labels, bucket)
+    # Where two leaves are as near, either may be taken.
+    assert found == pytest.approx(exact, abs=1e-12 if strategy == "uniform" else 2e-4)
+    assert abs(found - metrics.roc_auc_score(labels, scores)) <= found.discretisation
+    if strategy == "quantile" and n_buckets <= 50:
+        # Lemma 3 is for equal numbers of both classes; P N is smaller otherwise.
+        share = labels.mean()
+        assert found.discretisation < 1.3 / (8 * n_buckets * share * (1 - share))
+
+
+def test_buckets_that_a_histogram_does_not_have():
+    hist = ScoreHistogram.fit([0.1, 0.9], [0, 1], input_type="proba", height=3)
+    with pytest.raises(
+        ValueError, match="n_buckets=9 must be a whole number from 1 to 8"
+    ):
+        hist.roc_auc(n_buckets=9)
+    with pytest.raises(ValueError, match="strategy must be 'quantile' or 'uniform'"):
+        hist.roc_auc(n_buckets=4, strategy="kmeans")

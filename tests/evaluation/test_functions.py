@@ -13,7 +13,7 @@ from skfedcal.privacy import CentralDP, DistributedDP, LocalDP
 # A comparison takes two scores: test_paired.py.
 NAMES = sorted(
     {n for n in skfedcal.__all__ if n.startswith("federated_")}
-    - {"federated_compare_scores"}
+    - {"federated_compare_scores", "federated_gain"}
 )
 
 

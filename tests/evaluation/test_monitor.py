@@ -5,13 +5,21 @@ import json
 import os
 import pickle
 import signal
+import warnings
 from functools import reduce
 
 import numpy as np
 import pytest
+from scipy.special import log_softmax, softmax
 from scipy.stats import binom, chi2
 
-from skfedcal import CalibrationMonitor, CentralDP, FederatedRunner, ScoreHistogram
+from skfedcal import (
+    CalibrationMonitor,
+    CentralDP,
+    FedAutoCalibrator,
+    FederatedRunner,
+    ScoreHistogram,
+)
 from skfedcal.evaluation.drift import alarm_threshold, find_alarms
 from skfedcal.evaluation.period_counts import Period
 from skfedcal.exceptions import (
@@ -19,6 +27,7 @@ from skfedcal.exceptions import (
     CheckpointError,
     NotEnoughClientsError,
     PrivacyWarning,
+    SiteRefusalError,
 )
 from skfedcal.federation import (
     InProcessTransport,
@@ -26,7 +35,9 @@ from skfedcal.federation import (
     Site,
     SitePolicy,
     SiteRows,
+    collecting,
 )
+from skfedcal.methods.score_curves.rounds import ClassScoreCounts
 from skfedcal.privacy import DistributedDP, LocalDP, PrivacyLedger, samplers
 from skfedcal.privacy.site_ledger import SiteLedger
 
@@ -295,6 +306,89 @@ def test_an_interrupt_and_an_error(tmp_path):
     assert monitor.n_periods_ == 1
 
 
+@pytest.mark.parametrize(
+    "model", [CentralDP(5.0), DistributedDP(5.0), DistributedDP(5.0, mode="faithful")]
+)
+def test_a_period_whose_noise_was_drawn_is_over(model, monkeypatch, tmp_path):
+    drawn = []
+    real = ClassScoreCounts.update
+
+    def broken(self, state, total, n_clients):
+        drawn.append(state.rounds)
+        if len(drawn) == 2:
+            raise OSError("after the noise")
+        return real(self, state, total, n_clients)
+
+    monkeypatch.setattr(ClassScoreCounts, "update", broken)
+    monitor = started(None, privacy=model, periods=3, path=tmp_path / "monitor.json")
+    run(monitor, [0])
+    with pytest.raises(OSError, match="after the noise"):
+        run(monitor, [1])
+    assert monitor.n_periods_ == 2 and not monitor._asking
+    run(CalibrationMonitor.load(tmp_path / "monitor.json", ledger=monitor.ledger), [2])
+    # Every period once, and no more periods than are paid for.
+    assert drawn == [0, 1, 2] and len(monitor.ledger) == 1
+    loaded = CalibrationMonitor.load(tmp_path / "monitor.json", ledger=monitor.ledger)
+    assert loaded.series("gap").period.tolist() == [0, 2]
+    with pytest.raises(ValueError, match="no further one is paid"):
+        run(loaded, [3])
+
+
+def test_a_period_that_failed_before_anybody_was_asked_is_not_lost(monkeypatch):
+    monitor = run(started(None, privacy=DistributedDP(5.0, mode="faithful")), [0])
+
+    def refuse(*_):
+        raise NotEnoughClientsError("two sites do not answer the check")
+
+    monkeypatch.setattr(collecting._Rounds, "_check_sites", refuse)
+    with pytest.raises(NotEnoughClientsError, match="the check"):
+        run(monitor, [1])
+    monkeypatch.undo()
+    assert run(monitor, [1]).n_periods_ == 2 and len(monitor.series().period) == 2
+
+
+def test_failures_on_purpose_are_paid_by_the_sites(tmp_path):
+    # A dishonest server drops an answer, again and again, to average the noise.
+    pytest.importorskip("cryptography")
+    logits, labels, _ = week(0)
+    answers, ledgers, sites = [], [], {}
+
+    def on_reply(kind, name, reply):
+        if kind == "masked" and name == "0" and "refused" not in reply[0]:
+            answers.append(len(ledgers[0]))
+        return None if name == "3" and kind == "masked" else reply
+
+    for i in range(4):
+        ledgers.append(SiteLedger(tmp_path / f"{i}.jsonl", budget=(5.0, 1e-4)))
+        sites[str(i)] = Site(
+            str(i),
+            SiteRows(logits[i::4], labels[i::4]),
+            policy=SitePolicy(noise="shared"),
+            ledger=ledgers[i],
+        )
+    remote = RemoteClients(InProcessTransport(sites, on_reply=on_reply))
+    model = DistributedDP(3.0, 1e-4, n_min=3, mode="faithful")
+    runner = FederatedRunner(secure=True, min_clients=4)
+    for _ in range(9):
+        monitor = started(None, privacy=model, periods=2, runner=runner)
+        for over in (1, 2):
+            before = len(answers)
+            with pytest.raises((NotEnoughClientsError, SiteRefusalError)):
+                monitor.update(remote)
+            if len(answers) == before:
+                break
+            # Asked once in each period, which is over without a result.
+            assert len(answers) == before + 1 and monitor.n_periods_ == over
+        else:
+            continue
+        break
+    else:
+        pytest.fail(f"{len(answers)} answers, and no site refuses")
+    # Every answer was debited before it was given; the budget ends them.
+    assert answers == list(range(1, len(answers) + 1)) and len(answers) >= 2
+    assert ledgers[0].spent() <= 5.0
+
+
 def test_no_copy_can_release_a_period_twice():
     monitor = run(started(), [0])
     assert copy.copy(monitor) is monitor and copy.deepcopy([monitor])[0] is monitor
@@ -468,6 +562,62 @@ def test_the_threshold_has_its_rate_whatever_the_variances_are(rate):
     # Chosen at most two standard errors of 100,000 simulated years too high.
     low = rate - 5 * np.sqrt(rate / 100_000)
     assert binom.ppf(CHANCE, years, low) <= found <= binom.isf(CHANCE, years, rate)
+
+
+def shifted(seed, n, n_classes, temperature, shift):
+    """Logits, and labels of log-odds that are less sure or shifted."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, 1.5, (n, n_classes))
+    true = logits / temperature
+    true[:, 0] += shift
+    proba = softmax(true, axis=1)
+    labels = (proba.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
+    return logits, labels.clip(0, n_classes - 1)
+
+
+def advice_and_gains(kind, n_classes, n, change, seed, eps):
+    """Advice after four periods, and what a real private fit gains row by row."""
+    classes, ids = range(n_classes), np.arange(n)
+    monitor = started(3.0, periods=12, kind=kind, classes=classes, random_state=seed)
+    for period in range(4):
+        rows = shifted([seed, period], n, n_classes, *change)
+        monitor.update(*rows, client_ids=ids)
+    advice = monitor.recalibration(eps)
+    fitted = FedAutoCalibrator(eps, classes=classes, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted.fit(*shifted([seed, 9], n, n_classes, *change), client_ids=ids)
+    logits, labels = shifted([seed, 10], 20_000, n_classes, *change)
+    rows = np.arange(len(labels))
+    after = np.log(np.maximum(fitted.predict_proba(logits)[rows, labels], 1e-12))
+    return advice, after - log_softmax(logits, axis=1)[rows, labels]
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_classes", "change"),
+    [("top", 5, (1.5, 0)), ("top", 5, (2, 0)), ("binary", 2, (2, 0)),
+     ("binary", 2, (1, 0.7))],
+)  # fmt: skip
+def test_where_a_recalibration_is_worth_it_a_private_fit_gains(kind, n_classes, change):
+    # The change is many standard errors in size, so that the advice is to fit.
+    for seed in range(2):
+        advice, gains = advice_and_gains(kind, n_classes, 1500, change, seed, eps=1.0)
+        assert advice.worth and advice.gain.low > advice.loss
+        error = gains.std() / np.sqrt(len(gains))
+        assert gains.mean() > 6 * error  # a gain on other rows, beyond chance
+        # A Newton step of the top label or of two classes: of the size of the gain.
+        assert 0.3 * gains.mean() < float(advice.gain) < 2 * gains.mean()
+
+
+def test_where_nothing_changed_there_is_no_advice_to_fit_and_no_gain():
+    said = 0
+    for seed in range(12):
+        advice, gains = advice_and_gains("top", 3, 300, (1, 0), seed, eps=1.0)
+        said += advice.worth
+        # Probabilities that are true cannot be improved, but by chance in the test.
+        assert gains.mean() < 6 * gains.std() / np.sqrt(len(gains)) + 1e-12
+    # Wrong with 5 % each at most.
+    assert binom.sf(said - 1, 12, 0.05) > CHANCE
 
 
 def test_intervals_over_time_are_wider_than_those_of_one_period():

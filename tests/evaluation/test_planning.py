@@ -8,7 +8,12 @@ import skfedcal
 from skfedcal.evaluation import ScoreHistogram, expected_error, plan
 from skfedcal.evaluation.grid import ScoreGrid
 from skfedcal.evaluation.noise import level_noise
-from skfedcal.evaluation.planning import METRICS, ScoreModel, ratio
+from skfedcal.evaluation.planning import (
+    METRICS,
+    ScoreModel,
+    auto_release,
+    ratio,
+)
 from skfedcal.evaluation.ranking import auc_with_gradient as area
 from skfedcal.evaluation.ranking import average_precision
 from skfedcal.privacy import (
@@ -403,6 +408,19 @@ def test_automatic_levels_are_nearly_the_best(n, eps):
 
     best = min(error(height=h) for h in range(3, 13))
     assert error() <= 1.1 * best
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "precision", "brier", "log_loss"])
+def test_automatic_levels_of_other_metrics_are_nearly_the_best(metric):
+    for n, eps in ((1e3, 1.0), (1e4, 0.5), (1e4, 5.0), (1e5, 1.0)):
+        for rate, auc in ((0.3, 0.8), (0.1, 0.9), (0.5, 0.7)):
+            common = {"privacy": CentralDP(eps), "positive_rate": rate, "auc": auc}
+            own = expected_error(metric, n, **common)
+            assert own.levels == auto_release(metric, n, CentralDP(eps))
+            fixed = (
+                expected_error(metric, n, height=h, **common) for h in range(3, 12)
+            )
+            assert own.total <= 1.1 * min(map(float, fixed)), (n, eps, rate)
 
 
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")

@@ -95,3 +95,75 @@ def test_texts_and_entries():
     full = report.to_dict(intervals=True)
     assert full["macro avg"]["recall"]["low"] < full["macro avg"]["recall"]["high"]
     assert skfedcal.federated_report is federated_report
+
+
+def edge(name):
+    """Clients of one of the odd forms that real data has."""
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    n_clients, each, classes = 12, 6, np.arange(3)
+    if name == "one row each":
+        n_clients, each = 3, 1
+    if name == "strings":
+        classes = np.array(["ham", "spam", "what"])
+    if name == "many classes":
+        classes = np.arange(101)
+    out = []
+    for i in range(n_clients):
+        scores = rng.normal(0, 2, (each, len(classes)))
+        labels = classes[rng.integers(0, len(classes), each)]
+        if name == "one class":
+            labels[:] = 1
+        if name == "float16":
+            scores = scores.astype(np.float16)
+        if name == "empty client" and i == 1:
+            scores, labels = scores[:0], labels[:0]
+        if name == "pandas":
+            scores, labels = pd.DataFrame(scores), pd.Series(labels, range(5, 11))
+        out.append((scores, labels))
+    return out, classes
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("eps", [None, 1.0])
+@pytest.mark.parametrize(
+    "name",
+    ["one row each", "strings", "many classes", "one class", "float16", "empty client",
+     "pandas"],
+)  # fmt: skip
+def test_reports_and_monitors_of_odd_clients(name, eps):
+    from skfedcal import CalibrationMonitor
+
+    clients, classes = edge(name)
+    rows = {"max_examples_per_client": None if eps is None else 1}
+    privacy = None if eps is None else CentralDP(eps)
+    common = {"classes": classes, "random_state": 0, **rows}
+    report = federated_report(clients, privacy=privacy, **common)
+    assert len(report.to_dict()) > len(classes) and str(report) and report._repr_html_()
+    monitor = CalibrationMonitor(eps, periods=3, **common)
+    for _ in range(2):
+        monitor.update(clients)
+    assert monitor.summary() and len(monitor.series("ece").period) == 2
+    assert (
+        0 <= monitor.estimate("accuracy").low <= monitor.estimate("accuracy").high <= 1
+    )
+    if eps is None:
+        y = np.concatenate([np.asarray(labels) for _, labels in clients])
+        best = np.concatenate(
+            [np.asarray(scores).argmax(axis=1) for scores, _ in clients]
+        )
+        right = np.mean(np.asarray(classes)[best] == y)
+        assert report.to_dict()["accuracy"] == pytest.approx(right)
+        assert monitor.estimate("accuracy") == pytest.approx(right)
+        assert (report.confusion is None) == (name == "many classes")
+
+
+def test_a_budget_that_is_too_small_for_a_monitor_says_so():
+    from skfedcal import CalibrationMonitor
+
+    clients, classes = edge("strings")
+    monitor = CalibrationMonitor(1e-6, classes=classes, max_examples_per_client=1)
+    with pytest.raises(ValueError, match=r"eps=1e-06.*pass a larger budget"):
+        monitor.update(clients)
+    assert monitor.n_periods_ == 0 and len(monitor.ledger) == 0

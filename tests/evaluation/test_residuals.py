@@ -5,11 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.special import softmax
 from sklearn.metrics import roc_auc_score
 
 from skfedcal import CentralDP, ClasswiseResiduals, federated_roc_auc_score
 from skfedcal.clients.dataset import FederatedDataset
-from skfedcal.evaluation.rounds import ClassResiduals, ClassTables, OneVsRestCounts
+from skfedcal.evaluation.rounds import (
+    ClassResiduals,
+    ClassTables,
+    OneVsRestCounts,
+    OneVsRestMoments,
+    ResidualMoments,
+)
 from skfedcal.methods.score_curves.rounds import ScoreCounts
 from skfedcal.metrics import classwise_calibration_error
 from skfedcal.privacy import DistributedDP, LocalDP, SourceDP
@@ -150,6 +157,8 @@ def test_sparse_reports_under_noise(clients):
         ScoreCounts((3,), weighting="client"),
         OneVsRestCounts((2, 5), max_examples=3, salt=7, n_classes=4),
         ClassResiduals(max_examples=3, salt=7),
+        ResidualMoments(max_examples=3, salt=7, n_bins=2, weights=(0.3, -1.0) * 4),
+        OneVsRestMoments((2, 5), max_examples=3, salt=7, n_classes=4, n_others=2),
         ClassTables(
             ("margins", "scores", "pairs", "top"),
             (0, 3, 2, 4),
@@ -185,3 +194,114 @@ def test_an_answer_depends_on_own_rows_only(algorithm):
         for name, rows in together.items():
             assert (alone[name][0] == rows[i]).all()
             assert (shuffled[name][29 - i] == rows[i]).all()
+
+
+def differing_clients(n_clients, each, n_classes, seed):
+    """Clients of equal size whose scores are off by a shift of their own."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for _ in range(n_clients):
+        logits = rng.normal(0, 1.5, (each, n_classes))
+        true = softmax(logits * 0.5 + rng.normal(0, 0.8, n_classes), axis=1)
+        labels = (true.cumsum(axis=1) < rng.random((each, 1))).sum(axis=1)
+        out.append((logits, labels.clip(0, n_classes - 1)))
+    return out
+
+
+@pytest.mark.parametrize("n_clients", [5, 60])
+def test_residuals_have_the_variance_between_clients(n_clients):
+    # Of clients of equal size: the variance of their means, with K - 1 for K.
+    clients = differing_clients(n_clients, 200, 3, seed=1)
+    found = ClasswiseResiduals.fit(clients, n_bins=1, classes=range(3))
+    n = n_clients * 200
+    own = np.array(
+        [(np.eye(3)[y] - softmax(z, axis=1)).sum(axis=0) for z, y in clients]
+    )
+    spread = n_clients * own.var(axis=0, ddof=1)
+    (moments,) = found.moments_
+    np.testing.assert_allclose(moments.variance[4:], spread, rtol=1e-6)
+    np.testing.assert_allclose(moments.freedom[4:], n_clients - 1, rtol=1e-6)
+    signs = np.sign(own.sum(axis=0)) * (
+        np.abs(own.sum(axis=0)) > 3 * np.sqrt(found.squares_[:, 0])
+    )
+    joint = n_clients * (own @ signs).var(ddof=1)
+    assert moments.variance[0] == pytest.approx(joint, rel=1e-6, abs=1e-9)
+    for k, one in enumerate(found.per_class()):
+        assert one.population == "clients"
+        assert one.se_sampling >= 0.99 * np.sqrt(spread[k]) / n
+        assert one.design_effect > 2
+    by_rows = ClasswiseResiduals.fit(
+        clients, n_bins=1, classes=range(3), population="rows"
+    )
+    assert by_rows.cwece().population == "rows" and not by_rows.moments_
+    assert found.cwece().high - found.cwece().low > 1.5 * (
+        by_rows.cwece().high - by_rows.cwece().low
+    )
+    np.testing.assert_array_equal(found.residuals_, by_rows.residuals_)
+
+
+def test_sparse_areas_have_the_variance_of_influence_values():
+    clients = differing_clients(40, 50, 3, seed=2)
+    common = {"multi_class": "ovr", "n_others": 2, "classes": range(3)}
+    found = federated_roc_auc_score(clients, average=None, **common)
+    scores, labels = (np.concatenate(part) for part in zip(*clients, strict=True))
+    proba = softmax(scores, axis=1)
+    slices = np.repeat(np.arange(40), 50)
+    means = []
+    for k, one in enumerate(found):
+        # Hoeffding's projection of the area, row by row.
+        own, rest = proba[labels == k, k], proba[labels != k, k]
+        value = np.empty(len(labels))
+        above = [(own > p).mean() for p in rest]
+        below = [(rest < p).mean() for p in own]
+        value[labels != k] = (np.array(above) - np.mean(above)) / len(rest)
+        value[labels == k] = (np.array(below) - np.mean(below)) / len(own)
+        total = np.bincount(slices, value)
+        means.append(total)
+        expected = np.sqrt(40 * total.var(ddof=1))
+        # Buckets instead of scores.
+        assert one.se_sampling == pytest.approx(expected, rel=0.02)
+        assert one.population == "clients"
+    macro = federated_roc_auc_score(clients, **common)
+    expected = np.sqrt(40 * np.mean(means, axis=0).var(ddof=1))
+    assert macro.se_sampling == pytest.approx(expected, rel=0.02)
+    by_rows = federated_roc_auc_score(
+        clients, population="rows", average=None, **common
+    )
+    assert all(
+        a.se_sampling > b.se_sampling for a, b in zip(found, by_rows, strict=True)
+    )
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")
+def test_rows_of_a_client_are_all_alike_under_privacy():
+    clients = differing_clients(60, 20, 3, seed=3)
+    private = {"privacy": CentralDP(50.0), "random_state": 0, "classes": range(3)}
+    for bound in (1, 4):
+        rows = {"max_examples_per_client": bound}
+        residuals = ClasswiseResiduals.fit(clients, **private, **rows).cwece()
+        area = federated_roc_auc_score(
+            clients, multi_class="ovr", n_others=1, **private, **rows
+        )
+        for one in (residuals, area):
+            assert one.population == "clients"
+            assert one.design_effect == pytest.approx(bound)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "text"),
+    [
+        (ResidualMoments(n_bins=2, private=True), "exact sums"),
+        (ResidualMoments(n_bins=2, weights=(1.0,)), "1 weights; expected 8 or none"),
+        (ResidualMoments(n_bins=2, weights=(1.5,) * 8), "weights"),
+        (ResidualMoments(n_bins=10_000), None),
+        (OneVsRestMoments((15,), n_classes=4), "number of weights"),
+        (OneVsRestMoments((2,), n_classes=4, clip=1.0), "exact sums"),
+    ],
+)
+def test_second_moments_that_a_site_refuses(algorithm, text):
+    if text is None:
+        algorithm.forms(4)
+        return
+    with pytest.raises(ValueError, match=text):
+        algorithm.forms(4)

@@ -18,7 +18,7 @@ from skfedcal.plotting import (
     LabelSkewDisplay,
     SweepDisplay,
 )
-from skfedcal.plotting._display import COLOURS, line_style
+from skfedcal.plotting.display import COLOURS, line_style
 
 ROWS = [
     {"method": "a", "eps": "1", "cwECE": 0.2, "seed": 0},
