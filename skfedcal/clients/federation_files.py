@@ -15,6 +15,7 @@ from skfedcal._files import as_path, write_whole
 from skfedcal._params import as_number, check_flag
 from skfedcal.clients.arrays import read_array
 from skfedcal.clients.file_formats import (
+    CLASS_NAMES,
     CLIENT_NAMES,
     SCORE_NAMES,
     check_roles,
@@ -149,6 +150,7 @@ def load_federation(
         - ``client`` (also ``client_ids``; optional) of shape (n,), a whole number or
           a string for each row;
         - ``client_names`` (optional): names of clients 0, 1, ...;
+        - ``class_names`` (optional): names of the columns of ``logits``;
         - ``val_logits``, ``val_labels``, ``val_client`` (optional): further rows to
           calibrate on. The rows above are then for testing.
 
@@ -191,6 +193,8 @@ def load_federation(
             Whole numbers: positions in `client_names`, if there are names.
         client_names : ndarray of str or None
             Names in the file, or its distinct clients if they are strings.
+        class_names : ndarray of str or None
+            Names of the columns of logits, if the file has them.
         val : Bunch or None
             The entries above for the rows of ``val_*``.
 
@@ -234,12 +238,32 @@ def federation_of(arrays, found, path, split):
         split = "val" if has_val else "test"
     names = _client_names(arrays, path)
     if split == "val":
-        return Bunch(**_rows(arrays, "val_", names, path), val=None)
-    main, val = _rows(arrays, "", names, path), None
+        return Bunch(**_named_rows(arrays, "val_", names, path), val=None)
+    main, val = _named_rows(arrays, "", names, path), None
     if has_val and split is None:
-        val = _rows(arrays, "val_", names, path)
+        val = _named_rows(arrays, "val_", names, path)
         _check_columns(main, val, path)
     return Bunch(**main, val=val)
+
+
+def _named_rows(arrays, prefix, names, path):
+    """Rows of one split, with the names of clients and classes."""
+    rows = _rows(arrays, prefix, names, path)
+    return Bunch(**rows, class_names=check_class_names(arrays, rows.logits, path))
+
+
+def check_class_names(arrays, logits, path):
+    """Names of the classes, or None."""
+    if CLASS_NAMES not in arrays:
+        return None
+    names = arrays[CLASS_NAMES]
+    n_classes = max(2, logits.shape[1]) if logits.ndim == 2 else 2
+    if names.shape != (n_classes,) or len(np.unique(names)) < n_classes:
+        raise ValueError(
+            f"{path}: {CLASS_NAMES} must be {n_classes} different names, one for each "
+            f"column of logits; got {names[:10].tolist()} of shape {names.shape}."
+        )
+    return names.astype(str)
 
 
 def save_federation(
@@ -249,6 +273,7 @@ def save_federation(
     *,
     client_ids: ArrayLike | None = None,
     client_names: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
     val_logits: ArrayLike | None = None,
     val_labels: ArrayLike | None = None,
     val_client_ids: ArrayLike | None = None,
@@ -270,6 +295,8 @@ def save_federation(
         Whole number or string for each row.
     client_names : array-like of str or None, default=None
         Names of clients 0, 1, ...
+    class_names : array-like of str of shape (n_classes,) or None, default=None
+        Names of the columns of `logits`.
     val_logits, val_labels, val_client_ids : array-like or None, default=None
         Further rows to calibrate on, in the same form.
     compress : bool, default=True
@@ -293,6 +320,7 @@ def save_federation(
         "labels": labels,
         "client": client_ids,
         "client_names": client_names,
+        CLASS_NAMES: class_names,
         "val_logits": val_logits,
         "val_labels": val_labels,
         "val_client": val_client_ids,
@@ -305,7 +333,7 @@ def save_federation(
     # The checks of the reader: what is written can be read.
     path = Path(os.path.realpath(as_path(path)))
     names = _client_names(arrays, path)
-    main = _rows(arrays, "", names, path)
+    main = _named_rows(arrays, "", names, path)
     if any(name.startswith("val_") for name in arrays):
         _check_columns(main, _rows(arrays, "val_", names, path), path)
     compress = check_flag("compress", compress)
@@ -329,7 +357,8 @@ def _check_names(arrays, found, path):
     what = "arrays" if path.suffix.lower() in ("", ".npz") else "names"
     raise ValueError(
         f"{path} needs the {what} 'logits' (or 'proba') and 'labels'; "
-        f"it has {sorted(found)}."
+        f"it has {sorted(found)}. Other names are given by columns (--columns), "
+        "such as labels=y."
     )
 
 

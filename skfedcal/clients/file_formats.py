@@ -86,21 +86,36 @@ def read_csv(path, names):
     return table_arrays(columns, path, names)
 
 
-def read_parquet(path, names):
-    """Read a Parquet file; needs pyarrow."""
+def import_pyarrow(path):
+    """Return pyarrow with its module parquet, or say how to get it."""
     try:
-        from pyarrow import ArrowException, parquet
+        import pyarrow
+        import pyarrow.parquet
     except ImportError as error:
         raise ImportError(
             f'{path}: Parquet files need pyarrow. Run pip install "skfedcal[parquet]", '
             "or save the table as CSV."
         ) from error
+    return pyarrow
+
+
+def read_parquet(path, names):
+    """Read a Parquet file; needs pyarrow."""
+    arrow = import_pyarrow(path)
     try:
-        table = parquet.read_table(path)
-        columns = {name: table[name].to_pylist() for name in table.column_names}
-    except (ArrowException, OSError, ValueError) as error:
+        table = arrow.parquet.read_table(path)
+        columns = {name: _column(table[name]) for name in table.column_names}
+    except (arrow.ArrowException, OSError, ValueError) as error:
         raise ValueError(f"{path} is not a Parquet file: {error}") from error
     return table_arrays(columns, path, names)
+
+
+def _column(column):
+    """Numbers as an array, anything else, and columns with gaps, as a list."""
+    kind = str(column.type)
+    if kind.startswith(("int", "uint", "float", "double")) and not column.null_count:
+        return column.to_numpy()
+    return column.to_pylist()
 
 
 def table_arrays(columns, path, names):
@@ -150,7 +165,8 @@ def _score_columns(columns, path, names):
             return _in_order(found, start, is_proba, path)
     raise ValueError(
         f"{path} needs columns of scores, such as logit_0, logit_1 or proba_0, "
-        f"proba_1; it has {', '.join(list(columns)[:20])}."
+        f"proba_1; it has {', '.join(list(columns)[:20])}. Rename them, or pass "
+        "columns (--columns) with what their names begin with, such as logits=score_."
     )
 
 
@@ -177,6 +193,10 @@ def _in_order(found, start, is_proba, path):
 
 
 def _numbers(values, name, path):
+    if isinstance(values, np.ndarray):
+        found = values.astype(np.float64)
+        if not np.isnan(found).any():
+            return found
     try:
         found = np.array([_number(value) for value in values], dtype=np.float64)
     except (TypeError, ValueError):
@@ -201,6 +221,10 @@ def _number(value):
 
 def _labels(values, name, words, path):
     """Columns of the true classes: numbers, or names of score columns."""
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind in "iu" and _below(values, LARGEST_LABEL):
+            return values.astype(np.int64)
+        values = values.tolist()
     try:
         numbers = [_number(value) for value in values]
         if all(abs(n) < LARGEST_LABEL and n == int(n) for n in numbers):
@@ -220,6 +244,10 @@ def _labels(values, name, words, path):
 
 def _clients(values, name, path):
     """Whole numbers if all are, else text."""
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind in "iu" and _below(values, LARGEST_LABEL):
+            return values.astype(np.int64)
+        values = values.tolist()
     for row, value in enumerate(values, start=1):
         if value is None or str(value).strip() == "":
             raise ValueError(f"{path}: row {row} of column {name!r} is empty.")
@@ -229,6 +257,11 @@ def _clients(values, name, path):
     ):
         return np.array([int(t) for t in texts], dtype=np.int64)
     return np.array(texts)
+
+
+def _below(values, limit):
+    """Whether the size of all whole numbers is below a limit."""
+    return not len(values) or -limit < int(values.min()) <= int(values.max()) < limit
 
 
 def _by_split(arrays, values, path):
@@ -273,9 +306,7 @@ def read_arrays(path, max_bytes, names):
     """
     if path.is_dir():
         return _read_folder(path, max_bytes, names)
-    arrays, found = _read_file(path, max_bytes, names)
-    arrays.pop(CLASS_NAMES, None)
-    return arrays, found
+    return _read_file(path, max_bytes, names)
 
 
 def _read_file(path, max_bytes, names):
@@ -294,7 +325,7 @@ def _read_file(path, max_bytes, names):
     if ending == ".npy":
         return _read_npy_set(path, names)
     wanted = {*SCORE_NAMES, "labels", *CLIENT_NAMES, *names.values()}
-    wanted |= {f"val_{name}" for name in wanted} | {"client_names"}
+    wanted |= {f"val_{name}" for name in wanted} | {"client_names", CLASS_NAMES}
     arrays, found = read_npz(path, wanted, max_bytes)
     return _renamed(arrays, found, path, names), found
 
@@ -376,12 +407,15 @@ def _read_folder(path, max_bytes, names):
         parts.append(arrays)
         found |= listed
     owners = [name for name, _ in files]
-    _check_classes(parts, owners, path)
-    return _stacked(parts, owners, path), found
+    classes = _common_classes(parts, owners, path)
+    arrays = _stacked(parts, owners, path)
+    if classes:
+        arrays[CLASS_NAMES] = np.array(classes)
+    return arrays, found
 
 
-def _check_classes(parts, owners, path):
-    """Refuse tables whose columns are other classes, or come in another order."""
+def _common_classes(parts, owners, path):
+    """Names of the classes; refuses other ones, or another order, of some client."""
     first, *rest = [part.pop(CLASS_NAMES, np.array([])).tolist() for part in parts]
     for owner, classes in zip(owners[1:], rest, strict=True):
         if classes != first:
@@ -391,6 +425,7 @@ def _check_classes(parts, owners, path):
                 f"{first[:10] or 'numbered'}. All need the same classes in the same "
                 "order."
             )
+    return first
 
 
 def _client_files(path):

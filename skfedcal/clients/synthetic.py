@@ -142,7 +142,7 @@ def make_federation(
     separation = check_number("separation", separation, -np.inf, np.inf, "neither")
     rng = as_generator(random_state)
     mean = MEAN_SD * rng.standard_normal(n_classes)
-    bias = class_bias * rng.standard_normal(n_classes)
+    bias = float(class_bias) * rng.standard_normal(n_classes)
 
     def draw(n_rows):
         truth = (mean, np.log(n_classes) + separation)

@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from skfedcal._lazy import attach
 
 if TYPE_CHECKING:
-    from skfedcal.federation.backends import Backend, InProcess, Joblib
+    from skfedcal.federation.backends import (
+        Backend,
+        InProcess,
+        Joblib,
+        ShardExecutor,
+    )
     from skfedcal.federation.collecting import Collected, collect
     from skfedcal.federation.endpoint import PartialSum, Request, respond
     from skfedcal.federation.flower import FlowerTransport, make_client_app
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from skfedcal.federation.roster import Operator, Roster, SiteKey
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.federation.self_test import find_faulty_sites
+    from skfedcal.federation.shards import ShardedClients
     from skfedcal.federation.site import Site
     from skfedcal.federation.tree import Aggregators, TreeBackend
 
@@ -42,6 +48,8 @@ __all__ = [
     "Roster",
     "RoundHistory",
     "RoundRecord",
+    "ShardExecutor",
+    "ShardedClients",
     "Site",
     "SiteKey",
     "SitePolicy",
@@ -58,7 +66,7 @@ __all__ = [
 __getattr__, __dir__, _names = attach(
     __name__,
     {
-        "backends": ["Backend", "InProcess", "Joblib"],
+        "backends": ["Backend", "InProcess", "Joblib", "ShardExecutor"],
         "collecting": ["Collected", "collect"],
         "endpoint": ["PartialSum", "Request", "respond"],
         "flower": ["FlowerTransport", "make_client_app"],
@@ -70,6 +78,7 @@ __getattr__, __dir__, _names = attach(
         "history": ["RoundHistory", "RoundRecord"],
         "runner": ["FederatedRunner"],
         "self_test": ["find_faulty_sites"],
+        "shards": ["ShardedClients"],
         "site": ["Site"],
         "tree": ["Aggregators", "TreeBackend"],
     },

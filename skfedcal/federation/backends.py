@@ -1,26 +1,34 @@
-"""Engines that ask a cohort of clients and sum their integers, and their choice."""
+"""Engines that ask a cohort of clients and sum their integers, and their choice.
+
+- Engines over clients in this process, and which one a runner takes.
+- Executors of work on shards: this process, processes, dask, ray or your own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from numbers import Integral
 from operator import add
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._params import check_integer
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.federation.endpoint import PartialSum, Request, timed_respond
 
 if TYPE_CHECKING:
     from skfedcal.federation.remote import RemoteDataset
     from skfedcal.federation.roster import Operator
-    from skfedcal.federation.runner import FederatedRunner
+    from skfedcal.federation.runner import Draw, FederatedRunner
 
 Positions = NDArray[np.int64]
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 
 class Backend(Protocol):
@@ -63,6 +71,17 @@ class Backend(Protocol):
 
     def total(self, request: Request, cohort: Positions) -> PartialSum:
         """Sum of the answers of the clients at these positions of `ids`."""
+
+
+@runtime_checkable
+class DrawingBackend(Protocol):
+    """Engine whose workers find the members of a cohort, by the rule of the draw."""
+
+    def digests(self) -> list[str]:
+        """Fingerprints of what the workers hold."""
+
+    def total_drawn(self, request: Request, cohort: Draw) -> PartialSum:
+        """Sum of the answers of the members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +216,204 @@ def _local(runner: FederatedRunner, clients: FederatedDataset) -> Backend:
             f"{len(clients)} clients that were passed."
         )
     return engine
+
+
+# Executors of work on shards. A task may be run again: its result is the same to the
+# last bit, and function, tasks and results are small.
+
+
+class ShardExecutor(Protocol):
+    """Interface of an executor: runs a function on tasks, on any machine.
+
+    An executor may also say how many tasks it runs at once, as ``n_workers``.
+
+    Examples
+    --------
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> with ThreadPoolExecutor(2) as executor:
+    ...     sum(executor.map(len, ["ab", "c"]))
+    3
+    """
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Iterable[Result]:
+        """Call the function with each task; results may come in any order."""
+
+
+def as_executor(executor: Any) -> ShardExecutor:
+    """Executor from what a user passes to `ShardedClients`."""
+    if executor is None:
+        return _Serial()
+    if isinstance(executor, str) and executor == "ray":
+        return _Ray()
+    if isinstance(executor, int) and not isinstance(executor, bool):
+        return _Joblib(executor)
+    # A client of dask has a map of its own, which returns futures.
+    if hasattr(executor, "nthreads") and hasattr(executor, "submit"):
+        return _Dask(executor)
+    if isinstance(executor, type) or not callable(getattr(executor, "map", None)):
+        raise TypeError(
+            f"executor={executor!r} is of type {type(executor).__name__}; pass None, a "
+            "number of processes, a dask Client, 'ray', or an object with "
+            "map(function, tasks) such as those of concurrent.futures."
+        )
+    out: ShardExecutor = executor
+    return out
+
+
+@contextmanager
+def open_executor(text: str | None) -> Iterator[Any]:
+    """Executor of the command line: a number of processes, 'ray' or an address of dask.
+
+    Raises ValueError: For anything else.
+    """
+    if text is None or text == "ray":
+        yield text
+    elif text.isdecimal():
+        yield check_integer("workers", int(text), 1)
+    elif "://" in text:
+        with _import_dask().Client(text, set_as_default=False) as client:
+            yield client
+    else:
+        raise ValueError(
+            f"workers={text!r}: pass a number of processes, 'ray', or the address of a "
+            "dask scheduler such as tcp://host:8786."
+        )
+
+
+def count_workers(executor: ShardExecutor) -> int:
+    """Tasks that are run at once, as far as the executor says."""
+    found = getattr(executor, "n_workers", getattr(executor, "_max_workers", 1))
+    return max(1, int(found))
+
+
+class _Serial:
+    """Work in this process."""
+
+    n_workers = 1
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Iterable[Result]:
+        return map(function, tasks)
+
+
+class _Joblib:
+    """Processes of joblib, or what ``joblib.parallel_config`` names instead."""
+
+    def __init__(self, n_jobs: int) -> None:
+        if n_jobs == 0:
+            raise ValueError("executor=0: pass a number of processes, or -1.")
+        self._n_jobs = n_jobs
+
+    @property
+    def n_workers(self) -> int:
+        from joblib import effective_n_jobs
+
+        return int(effective_n_jobs(self._n_jobs))
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Iterable[Result]:
+        from joblib import Parallel, delayed
+
+        pool = Parallel(n_jobs=self._n_jobs, batch_size=1)
+        found: Iterable[Result] = pool(delayed(function)(task) for task in tasks)
+        return found
+
+
+class _Dask:
+    """Workers of a dask cluster; a task goes where that of its number was first run.
+
+    It depends on the result of that one, and dask runs it where that is. Addresses of
+    workers would do the same, but a task that waits for an address is not run again if
+    all workers are lost and others take their place.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client, self._distributed = client, _import_dask()
+        self._homes: list[Any] = []
+
+    @property
+    def n_workers(self) -> int:
+        return int(sum(self._client.nthreads().values()))
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Iterator[Result]:
+        homes = self._homes if len(self._homes) == len(tasks) else [None] * len(tasks)
+        futures = [
+            self._client.submit(_call, function, task, home, pure=False)
+            for task, home in zip(tasks, homes, strict=True)
+        ]
+        try:
+            for future in self._distributed.as_completed(futures):
+                yield future.result()
+            if len(tasks) > len(self._homes):
+                self._homes, futures = futures, []
+        finally:
+            self._client.cancel(futures)
+
+
+def _call(function: Callable[[Any], Any], task: Any, _home: Any) -> Any:
+    """Call the function where `_home` is."""
+    return function(task)
+
+
+class _Ray:
+    """Actors of a ray cluster; a task goes to the same actor every time."""
+
+    def __init__(self) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise ImportError(
+                "executor='ray' needs ray. Run pip install \"skfedcal[ray]\"."
+            ) from error
+        self._ray = ray
+        self._actors: list[Any] = []
+
+    @property
+    def n_workers(self) -> int:
+        if not self._ray.is_initialized():
+            self._ray.init(log_to_driver=False)
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Iterator[Result]:
+        ray = self._ray
+        if not self._actors:
+            # A lost actor is started again, and what it was asked is asked again.
+            settings = {"max_restarts": -1, "max_task_retries": -1}
+            actor = ray.remote(**settings, scheduling_strategy="SPREAD")(_Actor)
+            self._actors = [actor.remote() for _ in range(self.n_workers)]
+        shared = ray.put(function)
+        waiting = [
+            self._actors[i % len(self._actors)].call.remote(shared, task)
+            for i, task in enumerate(tasks)
+        ]
+        while waiting:
+            (done,), waiting = ray.wait(waiting, num_returns=1)
+            try:
+                yield ray.get(done)
+            except ray.exceptions.RayTaskError as error:
+                raise getattr(error, "cause", error) from None
+
+
+class _Actor:
+    """Process of ray that keeps what it has read."""
+
+    def call(self, function: Callable[[Any], Any], task: Any) -> Any:
+        return function(task)
+
+
+def _import_dask() -> Any:
+    try:
+        import distributed
+    except ImportError as error:
+        raise ImportError(
+            'A dask cluster needs distributed. Run pip install "skfedcal[dask]".'
+        ) from error
+    return distributed

@@ -31,10 +31,15 @@ from skfedcal.exceptions import (
     PrivacyWarning,
 )
 from skfedcal.federation import checkpoint
-from skfedcal.federation.backends import Backend, Positions, engine_of
+from skfedcal.federation.backends import Backend, DrawingBackend, engine_of
 from skfedcal.federation.endpoint import PartialSum, Request, request_words
 from skfedcal.federation.history import RoundHistory, RoundRecord
-from skfedcal.federation.runner import FederatedRunner, Schedule, min_guaranteed_clients
+from skfedcal.federation.runner import (
+    Draw,
+    FederatedRunner,
+    Schedule,
+    min_guaranteed_clients,
+)
 from skfedcal.privacy.entropy import Entropy, OSEntropy, Stream
 from skfedcal.privacy.events import PrivacyReport
 from skfedcal.privacy.mechanisms import SumMechanism
@@ -90,7 +95,7 @@ def collect(
     ledger: PrivacyLedger | None = None,
     entropy: Entropy | None = None,
     label: str = "collect",
-    split: Literal["split", "joint"] = "split",
+    split: Literal["split", "joint", "each"] = "split",
     assumptions: tuple[str, ...] = (),
     clone_number: int = 0,
     on_start: Callable[[int], None] | None = None,
@@ -197,8 +202,20 @@ def collect(
         run=run,
     )
     report = mechanism.report()
-    report = replace(report, assumptions=(*report.assumptions, *assumptions))
+    report = replace(
+        report,
+        assumptions=(*report.assumptions, *assumptions),
+        n_clients=_n_protected(report, clients.n_clients, history),
+    )
     return Collected(state, history, report, clients.n_clients)
+
+
+def _n_protected(report: PrivacyReport, n_clients: int, history: RoundHistory) -> int:
+    """Units of the report without clients that are in no sum; of rows, their share."""
+    if not history:
+        return report.n_clients
+    gone = set.intersection(*(set(record.faults) for record in history))
+    return round(report.n_clients * (1 - len(gone) / max(n_clients, 1)))
 
 
 def collect_nothing(
@@ -267,8 +284,8 @@ def _check_arguments(
         )
     if not isinstance(label, str):
         raise TypeError(f"label must be a string, got {label!r}.")
-    if not isinstance(split, str) or split not in ("split", "joint"):
-        raise ValueError(f"split must be 'split' or 'joint', got {split!r}.")
+    if not isinstance(split, str) or split not in ("split", "joint", "each"):
+        raise ValueError(f"split must be 'split', 'joint' or 'each', got {split!r}.")
 
 
 def plan_releases(
@@ -342,7 +359,11 @@ def run_rounds(
 
 @dataclass(slots=True)
 class Run:
-    """Progress of one run, mirrored on disk if a checkpoint path is given."""
+    """Progress of one run, mirrored on disk if a checkpoint path is given.
+
+    `asked` and `drawn` are for a round that fails: whether clients may have been asked,
+    and whether its noise may have been drawn.
+    """
 
     path: Path | None
     digest: str
@@ -351,6 +372,8 @@ class Run:
     state: Any
     records: list[RoundRecord]
     finished: bool = False
+    asked: bool = False
+    drawn: bool = False
 
     @classmethod
     def start(cls, runner: FederatedRunner, digest: str, key: int, state: Any) -> Run:
@@ -433,6 +456,7 @@ class _Rounds:
         if not run.finished and len(run.records) < schedule.n_rounds:
             self._check_sites(run)
         self._pay(run)
+        self._note_earlier(run)
         for index in range(len(run.records), schedule.n_rounds):
             if run.finished:
                 break
@@ -466,8 +490,14 @@ class _Rounds:
             mechanism=self.mechanism.describe(),
             entropy="secure" if self.entropy.secure else repr(self.entropy),
             n_classes=self.n_classes,
-            names=[repr(name) for name in self.engine.ids()],
+            names=self._names(),
         )
+
+    def _names(self) -> list[str]:
+        """What tells these clients from others."""
+        if isinstance(self.engine, DrawingBackend):
+            return self.engine.digests()
+        return [repr(name) for name in self.engine.ids()]
 
     def _check_sites(self, run: Run) -> None:
         """Ask sites far away whether they would answer, before anything is paid."""
@@ -483,6 +513,13 @@ class _Rounds:
         except Exception:
             run.forget()
             raise
+
+    def _note_earlier(self, run: Run) -> None:
+        """Note what clients were asked before a run was resumed, for its evidence."""
+        note = getattr(self.engine, "note", None)
+        if note is not None and run.records:
+            first = self.algorithm.broadcast(self.algorithm.init(self.n_classes))
+            note(self._request(first, 0, run.run_id))
 
     def _pay(self, run: Run) -> None:
         """Debit the ledger for all rounds, before any client is asked."""
@@ -530,13 +567,15 @@ class _Rounds:
         request = self._request(algorithm.broadcast(run.state), index, run.run_id)
         bytes_up = request_words(request, masked=self.runner.secure).n_bytes
         bytes_down = request.n_bytes
-        cohorts = schedule.cohorts(index, self.entropy, run.key)
+        cohorts = schedule.draws(index, self.entropy, run.key)
+        run.asked = True
         answer = self._ask(request, cohorts)
         client_seconds = answer.client_seconds if self.timed else nan
         self._check_answers(answer.n_clients, index)
         n_units = answer.n_units
         if mechanism.unit == "client":
             n_units = schedule.divisor or answer.n_clients
+        run.drawn = True
         total = mechanism.release(answer.total, request.codec, index, answer.n_clients)
         state = algorithm.update(run.state, total, max(n_units, 1))
         record = RoundRecord(
@@ -552,15 +591,22 @@ class _Rounds:
         )
         return state, record
 
-    def _ask(self, request: Request, cohorts: list[Positions]) -> PartialSum:
+    def _ask(self, request: Request, cohorts: list[Draw]) -> PartialSum:
         """Sum over the cohorts of a round; each has enough clients, or none counts."""
         answer = None
         for cohort in cohorts:
-            part = self.engine.total(request, cohort)
+            part = self._total(request, cohort)
             request.check_clients(part.n_clients)
             answer = part if answer is None else answer + part
         assert answer is not None  # a schedule has a cohort in every round
         return answer
+
+    def _total(self, request: Request, cohort: Draw) -> PartialSum:
+        """Sum over one cohort; workers that hold shards find its members themselves."""
+        if isinstance(self.engine, DrawingBackend):
+            return self.engine.total_drawn(request, cohort)
+        positions = cohort.positions(0, self.schedule.n_clients)
+        return self.engine.total(request, positions)
 
     def _check_answers(self, n_clients: int, index: int) -> None:
         least = self.runner.min_clients

@@ -32,7 +32,7 @@ try:
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 except ImportError as error:
     raise ImportError(
-        "Secure aggregation needs the package `cryptography`: "
+        "Signatures and secure aggregation need the package `cryptography`: "
         'pip install "skfedcal[flower]".'
     ) from error
 

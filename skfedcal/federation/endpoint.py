@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import Arrays, CellRows, FederatedAlgorithm
 from skfedcal.exceptions import NotEnoughClientsError
-from skfedcal.privacy.codec import Codec, Encoded, Integers, add_up
+from skfedcal.privacy.codec import Codec, Integers
 from skfedcal.privacy.entropy import Entropy, OSEntropy
 
 if TYPE_CHECKING:
@@ -259,8 +259,7 @@ def respond(
         whose = streams
         if streams is not None and request.unit == "client":
             whose = streams.part(start, stop)
-        encoded = _add_answers(request, part, whose, total, on_failure)
-        if all(isinstance(rows, CellRows) for rows in encoded.values()):
+        if _add_answers(request, part, whose, total, on_failure):
             chunk = max(chunk, _CHUNK_SPARSE)
         start = stop
     return PartialSum(total, clients.n_clients, units.n_clients)
@@ -284,47 +283,56 @@ def _add_answers(
     streams: ClientStreams | None,
     total: dict[str, Integers],
     on_failure: OnFailure | None,
-) -> dict[str, Encoded]:
-    """Add what some units send to `total`; return their encoded rows."""
+) -> bool:
+    """Add what some units send to `total`; return whether all of it is sparse."""
     if on_failure is None:
-        encoded = _query_and_encode(request, part)
-        _add(total, _sum_of_sent(request, encoded, streams))
-        return encoded
+        sent, sparse = _sum_of_sent(request, part, streams)
+        _add(total, sent)
+        return sparse
     try:
-        encoded = _query_and_encode(request, part)
-        sent = _sum_of_sent(request, encoded, streams)
+        sent, sparse = _sum_of_sent(request, part, streams)
     except Exception as error:
         if request.unit == "example" and part.n_clients > 1:
             # Other rows must not be lost with one: each is protected on its own.
             middle = part.n_clients // 2
             for half in (part.slice(0, middle), part.slice(middle, part.n_clients)):
-                encoded = _add_answers(request, half, streams, total, on_failure)
-            return encoded
+                sparse = _add_answers(request, half, streams, total, on_failure)
+            return sparse
         on_failure(error, part.n_clients)
-        encoded = {
-            name: np.zeros((part.n_clients, code.n_limbs, code.spec.size), np.int64)
-            for name, code in request.codec.blocks.items()
-        }
-        sent = _sum_of_sent(request, encoded, streams)
+        sent, sparse = _sum_of_zeros(request, part.n_clients, streams), False
     _add(total, sent)
-    return encoded
+    return sparse
 
 
 def _sum_of_sent(
-    request: Request, encoded: Mapping[str, Encoded], streams: ClientStreams | None
-) -> Mapping[str, Integers]:
-    """Sum of what units send: their encoded rows, or randomised reports of these."""
-    if request.randomizer is None or streams is None:
-        return {name: add_up(rows) for name, rows in encoded.items()}
-    return request.randomizer.reports(encoded, streams)
-
-
-def _query_and_encode(request: Request, part: FederatedDataset) -> dict[str, Encoded]:
+    request: Request, part: FederatedDataset, streams: ClientStreams | None
+) -> tuple[Mapping[str, Integers], bool]:
+    """Sum of what units send: encoded rows, or randomised reports of these."""
     values = request.algorithm.query(request.broadcast, part)
     if any(len(value) != part.n_clients for value in values.values()):
         # A second row of a client would not be under its bound.
         raise ValueError("A query must return one row for each client.")
-    return request.codec.encode(values)
+    if request.randomizer is None or streams is None:
+        total = request.codec.encode_sum(values)
+        blocks = request.codec.blocks.items()
+        sparse = (isinstance(values[n], CellRows) and code.sparse for n, code in blocks)
+        return total, all(sparse)
+    encoded = request.codec.encode(values)
+    sparse = (isinstance(rows, CellRows) for rows in encoded.values())
+    return request.randomizer.reports(encoded, streams), all(sparse)
+
+
+def _sum_of_zeros(
+    request: Request, n_units: int, streams: ClientStreams | None
+) -> Mapping[str, Integers]:
+    """Sum of what units send that have nothing to send."""
+    if request.randomizer is None or streams is None:
+        return request.codec.zeros()
+    encoded = {
+        name: np.zeros((n_units, code.n_limbs, code.spec.size), np.int64)
+        for name, code in request.codec.blocks.items()
+    }
+    return request.randomizer.reports(encoded, streams)
 
 
 def _streams(

@@ -19,6 +19,7 @@ from skfedcal._json import dump, parse
 from skfedcal.exceptions import NotEnoughClientsError
 from skfedcal.federation.messages import Letter, Message, Reply, format_faults
 from skfedcal.federation.site import Load, site_from_config
+from skfedcal.federation.status import SERVER, Figures
 from skfedcal.federation.wire import FORMAT
 
 if TYPE_CHECKING:
@@ -97,8 +98,9 @@ class FlowerTransport:
         import_flwr()
         self.grid, self.timeout, self.poll = grid, timeout, poll
         self.preflight: bool | str = preflight
-        # What each site said about itself.
+        # What each site said about itself, and what those who operate this may watch.
         self.greetings: dict[str, Message] = {}
+        self.figures = Figures(SERVER)
         self._expected = None if sites is None else sorted(sites)
         if sites is not None and len(sites) < min_nodes:
             raise ValueError(
@@ -109,6 +111,7 @@ class FlowerTransport:
         self._refused: dict[int, str] = {}
         self._connect(min_nodes, wait)
         self._names = sorted(self._nodes)
+        self.figures.set("skfedcal_sites", len(self._names))
 
     def ids(self) -> Sequence[Hashable]:
         """Names of the sites, sorted."""
@@ -123,7 +126,17 @@ class FlowerTransport:
         by_node = {self._nodes[str(name)]: letter for name, letter in letters.items()}
         found = self._exchange(f"train.{_NAME}", kind, by_node, self.timeout)
         names = {node: name for name, node in self._nodes.items()}
-        return {names[node]: reply for node, reply in found.items()}
+        replies: dict[Hashable, Reply | str] = {
+            names[node]: reply for node, reply in found.items()
+        }
+        self.figures.add("skfedcal_exchanges_total", kind)
+        for name in map(str, letters):
+            reply = replies.get(name, "")
+            outcome = "missing"
+            if not isinstance(reply, str):
+                outcome = "refused" if "refused" in reply[0] else "answered"
+            self.figures.add("skfedcal_replies_total", name, outcome)
+        return replies
 
     def _connect(self, min_nodes: int, wait: float) -> None:
         end = time.monotonic() + wait

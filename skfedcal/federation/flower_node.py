@@ -35,8 +35,9 @@ _INTERVAL, _BEAT = 30.0, 10.0
 _TRIES, _PAUSE = 5, 0.2
 # Parts of a message may arrive after it: pause before the next look, and patience.
 _RETRY, _PATIENCE = 0.02, 30.0
-# Most parts and bytes of a message that are fetched.
-_MAX_PARTS, _MAX_BYTES = 1000, 1 << 30
+# Most parts and bytes of a message that are fetched, and seconds for one answer of the
+# SuperLink. A broadcast has 80 MB at most unless a policy raises max-values.
+_MAX_PARTS, _MAX_BYTES, _MAX_SECONDS = 1000, 1 << 28, 300.0
 # Seconds until the SuperLink must have handed out the run of `open_grid`.
 _ACQUIRE = 20.0
 
@@ -134,6 +135,7 @@ class FleetNode:
                 NodeAuthHttpInterceptor(private, public),
             ],
         )
+        _guard(self._client._client)
         self._beats: _Heartbeat | None = None
 
     def connect(self) -> int:
@@ -300,6 +302,42 @@ class FleetNode:
                     raise
                 time.sleep(_PAUSE * 2 ** (_TRIES - left - 1))
         raise AssertionError
+
+
+def _guard(client: Any) -> None:
+    """Bound what a SuperLink can make this process do (httpx.Client).
+
+    Redirections would let it send requests into the network of the site; answers
+    without an end, or that grow when they are unpacked, would fill its memory.
+    """
+    client.follow_redirects = False
+    client.headers["accept-encoding"] = "identity"
+
+    def check(response: Any) -> None:
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise ValueError("the SuperLink sent a compressed answer")
+        response.stream = _bounded(response.stream)
+
+    client.event_hooks = {"request": [], "response": [check]}
+
+
+def _bounded(stream: Any) -> Any:
+    """Stream of an answer that fails beyond the limits of size and time."""
+    import httpx
+
+    class Bounded(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            size, end = 0, time.monotonic() + _MAX_SECONDS
+            for chunk in stream:
+                size += len(chunk)
+                if size > _MAX_BYTES or time.monotonic() > end:
+                    raise ValueError(f"an answer of more than {size} bytes, or slow")
+                yield chunk
+
+        def close(self) -> None:
+            stream.close()
+
+    return Bounded()
 
 
 class _Heartbeat:

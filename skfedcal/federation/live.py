@@ -7,23 +7,28 @@ numpy, Flower and `cryptography`. The server's end is `connect`.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from skfedcal._files import as_path
+from skfedcal._json import read_file, write_file
 from skfedcal.federation.flower import pack, unpack
 from skfedcal.federation.flower_node import FleetNode, Parcel, read_certificates
 from skfedcal.federation.reading import SiteRows
+from skfedcal.federation.roster import Roster
 from skfedcal.federation.site import Config, Site, site_from_config, whole_config
+from skfedcal.federation.status import KINDS, SITE, Figures
 
 # Seconds between looks for messages: the least, and the most. While a run is under way
 # a site looks four times as often as messages come.
@@ -33,6 +38,13 @@ _POLL, _IDLE = 0.1, 2.0
 _QUIET, _FORGET = 60.0, 600.0
 # Seconds until a site tries to connect again: at first, and at most.
 _AGAIN, _AGAIN_MOST = 0.5, 30.0
+
+# Entries of the state of a site that say which rounds were answered.
+_RUNS = tuple(
+    f"{kind}_{part}"
+    for kind in ("plain", "seen")
+    for part in ("runs", "rounds", "before")
+)
 
 _log = logging.getLogger("skfedcal.site")
 
@@ -50,14 +62,17 @@ class LiveSite:
         noise, eps charged, eps spent, rows that counted as zero, and the outcome.
     config: Entries of the file.
     n_zeros: Answers in which rows of the site counted as zero. Only the site knows.
+    figures: What its operator may watch (``metrics`` in the file); see `status`.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], *, write: Write | None = None
     ) -> None:
         self.path, self._write = as_path(path), write
-        self.n_zeros = 0
+        self.n_zeros, self.figures = 0, Figures(SITE)
         self._site, self.config = self._read(None)
+        self._runs = self._read_runs()
+        self._site.state = dict(self._runs)
 
     def reload(self) -> None:
         """Read the file of the site again; a wrong one changes nothing.
@@ -79,7 +94,16 @@ class LiveSite:
             load=rows,
             state=None if old is None else old.state,
         )
+        if "roster" in config:
+            version = Roster.load(str(config["roster"])).version
+            self.figures.set("skfedcal_site_roster_version", version)
+        self._show_ledger(site)
         return site, config
+
+    def _show_ledger(self, site: Site) -> None:
+        if site.ledger is not None and site.ledger.budget is not None:
+            self.figures.set("skfedcal_site_eps_budget", site.ledger.budget[0])
+            self.figures.set("skfedcal_site_eps_spent", site.ledger.spent())
 
     @property
     def name(self) -> str:
@@ -103,8 +127,43 @@ class LiveSite:
             self._site.trail = {}
         else:
             reply, words = self._site.handle(kind, message, arrays)
+            try:
+                self._save_runs()
+            except OSError as error:
+                # Nothing leaves that might be asked for again after a restart.
+                _log.exception("the runs that were answered cannot be written")
+                name = type(error).__name__
+                reply, words = {"refused": f"it could not answer {kind!r} ({name})"}, {}
         self._note(kind, message, reply)
         return pack({**reply, "token": token}, words)
+
+    def _read_runs(self) -> dict[str, Any]:
+        """Rounds that earlier processes answered, also of runs that cost nothing."""
+        path = _beside(self.config, ".runs")
+        if not path.exists():
+            return {}
+        found = read_file(path)
+        try:
+            return {
+                name: bytes.fromhex(value) if name.endswith("before") else list(value)
+                for name, value in found.items()
+                if name in _RUNS
+            }
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path} is damaged: without it this site could answer a run twice. "
+                "Put it back, or remove it after the runs of the last day are over."
+            ) from error
+
+    def _save_runs(self) -> None:
+        """Write down what was answered, before an answer leaves."""
+        runs = {n: self._site.state[n] for n in _RUNS if n in self._site.state}
+        if runs != self._runs:
+            content = {
+                n: v.hex() if isinstance(v, bytes) else list(v) for n, v in runs.items()
+            }
+            write_file(_beside(self.config, ".runs"), content, indent=None)
+            self._runs = runs
 
     def forget_masks(self) -> None:
         """Erase the secrets of masked rounds that were prepared and not asked for."""
@@ -116,9 +175,16 @@ class LiveSite:
         trail = self._site.trail
         zeros = trail.get("zeros", {})
         self.n_zeros += bool(zeros)
+        refused = reply.get("refused")
+        self.figures.add(
+            "skfedcal_site_requests_total",
+            kind if kind in KINDS else "other",
+            "answered" if refused is None else "refused",
+        )
+        if "eps" in trail:
+            self._show_ledger(self._site)
         if self._write is None:
             return
-        refused = reply.get("refused")
         line = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "site": self.name,
@@ -210,7 +276,46 @@ def serve(site: LiveSite, make_node: Callable[[], Node], stop: Stop) -> None:
     """Answer messages until `stop` is asked for; connect again after any failure.
 
     make_node: Gives a node that is not connected yet.
+    Raises BlockingIOError: If another process serves the site.
     """
+    with alone(site.config), site.figures.shown(site.config.get("metrics")):
+        _serve(site, make_node, stop)
+
+
+@contextmanager
+def alone(config: Config) -> Iterator[None]:
+    """Be the only process of a site, by a lock beside its ledger.
+
+    Two processes would remember different rounds, so that a server could have a round
+    answered by each of them, which is paid once.
+    """
+    path = _beside(config, ".lock")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            _lock(fd)
+        except OSError as error:
+            text = "Another process serves this site, end it first: it holds"
+            raise BlockingIOError(errno.EAGAIN, text, str(path)) from error
+        yield
+    finally:
+        os.close(fd)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(fd: int) -> None:
+        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _serve(site: LiveSite, make_node: Callable[[], Node], stop: Stop) -> None:
     pause = _AGAIN
     while not stop.ended:
         try:
@@ -219,8 +324,11 @@ def serve(site: LiveSite, make_node: Callable[[], Node], stop: Stop) -> None:
                 number = node.connect()
                 _log.info("connected as node %d", number)
                 pause = _AGAIN
+                site.figures.set("skfedcal_site_connected", 1)
+                site.figures.add("skfedcal_site_connections_total")
                 _serve_connected(site, node, stop)
             finally:
+                site.figures.set("skfedcal_site_connected", 0)
                 node.close()
         except Exception as error:
             # The network, the SuperLink or its version: none of it depends on rows.
@@ -277,7 +385,7 @@ def fleet_node(config: Config) -> FleetNode:
     certificate = config.get("root-certificates")
     ca = read_certificates(certificate, config.get("insecure") is True, "the site")
     key = Path(str(config["node-key"]))
-    number = _number_file(config)
+    number = _beside(config, ".node")
     known = 0
     with suppress(OSError, ValueError):
         known = int(number.read_text())
@@ -305,6 +413,6 @@ class _RememberedNode(FleetNode):
         return number
 
 
-def _number_file(config: Config) -> Path:
+def _beside(config: Config, suffix: str) -> Path:
     """File beside the ledger, which can be written, or else beside the key."""
-    return Path(str(config.get("ledger") or config["node-key"]) + ".node")
+    return Path(str(config.get("ledger") or config.get("node-key")) + suffix)

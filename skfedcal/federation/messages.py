@@ -51,6 +51,8 @@ class GroupReply(NamedTuple):
 
 
 _NO_ANSWER = "did not answer"
+# Longest text of a site that is shown or kept.
+_MAX_TEXT = 500
 
 
 class PreflightEnd(Exception):
@@ -242,11 +244,12 @@ class MessageBackend:
             return
         names = list(self.ids())
         request = replace(request, n_clients=max(request.n_clients, len(names)))
-        message = {
-            "request": write_request(request)[0],
-            "masked": self.secure,
-            "rounds": n_rounds,
-        }
+        text = write_request(request)[0]
+        message: Message = {"masked": self.secure, "rounds": n_rounds}
+        if self.operator is not None:
+            about = request_hash(text)
+            message |= self.operator.sign_request("check", message, about)
+        message["request"] = text
         found = self.transport.call("check", {name: (message, {}) for name in names})
         faults = {name: wrong_reply(found.get(name, _NO_ANSWER)) for name in names}
         faults = {name: why for name, why in faults.items() if why}
@@ -462,16 +465,22 @@ class _Exchange:
 def wrong_reply(reply: Any) -> str:
     """Why a reply cannot be used; empty if it can."""
     if isinstance(reply, str):
-        return reply or "sent an empty text"
+        return one_line(reply) or "sent an empty text"
     size = 3 if isinstance(reply, GroupReply) else 2
     well_formed = isinstance(reply, tuple) and len(reply) == size
     if not well_formed or not all(isinstance(part, Mapping) for part in reply[:2]):
         return "sent no message"
     if "refused" in reply[0]:
-        return f"refused: {reply[0]['refused']}"
+        return f"refused: {one_line(reply[0]['refused'])}"
     if not all(isinstance(array, np.ndarray) for array in reply[1].values()):
         return "sent no arrays"
     return ""
+
+
+def one_line(text: object) -> str:
+    """Text of somebody else as one line, for people: no control characters."""
+    line = str(text)[:_MAX_TEXT]
+    return "".join(c if c.isprintable() else " " for c in line)
 
 
 def format_faults(faults: Mapping[Hashable, str]) -> str:

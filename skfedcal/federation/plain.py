@@ -42,7 +42,8 @@ def to_plain(value: Any, name_of: Namer | None = None) -> Any:
         name = None if name_of is None else name_of(type(value))
         out = {} if name is None else {"class": name}
         return out | {
-            f.name: to_plain(getattr(value, f.name), name_of) for f in fields(value)
+            name: to_plain(getattr(value, name), name_of)
+            for name in _hints(type(value))
         }
     if isinstance(value, Mapping):
         return {str(name): to_plain(part, name_of) for name, part in value.items()}
@@ -155,7 +156,9 @@ def parse(text: Any, where: str) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _hints(cls: type) -> dict[str, Any]:
     hints = get_type_hints(cls)
-    return {f.name: hints[f.name] for f in fields(cls)}
+    # What only the server uses is not sent.
+    sent = [f.name for f in fields(cls) if not f.metadata.get("server")]
+    return {name: hints[name] for name in sent}
 
 
 def _fields_of(value: Any, where: str) -> dict[str, Any]:

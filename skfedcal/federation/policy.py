@@ -32,7 +32,7 @@ from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import BlockSpec, check_broadcast
 from skfedcal.exceptions import SiteRefusalError
 from skfedcal.federation.endpoint import Request, WordPlan, request_words, respond
-from skfedcal.federation.wire import algorithm_names, read_request
+from skfedcal.federation.wire import algorithm_names, read_request, terms_hash
 from skfedcal.methods import registry
 from skfedcal.privacy.codec import Codec
 from skfedcal.privacy.entropy import SeededEntropy
@@ -100,6 +100,9 @@ class SitePolicy:
     unit : {'example', 'client'}, default='example'
         Smallest unit of privacy that is accepted: one row, or all rows of the site
         together, as where a client is one person.
+    hold_back : bool, default=False
+        Whether fits must leave out the fifth of the rows by which their result is
+        compared with the input.
     allow_plain : bool, default=False
         Whether answers that are not private by themselves may be sent without a mask.
     allow_seeded_noise : bool, default=False
@@ -113,6 +116,9 @@ class SitePolicy:
         other.
     max_values : int, default=10_000_000
         Most numbers of an answer.
+    allow_training : bool, default=False
+        Whether the site trains a module on its rows, for `FedAvgClassifier`. Needs
+        torch at the site.
 
     Examples
     --------
@@ -127,11 +133,13 @@ class SitePolicy:
     noise: Noise = "none"
     min_noise: float = 0.0
     unit: Literal["example", "client"] = "example"
+    hold_back: bool = False
     allow_plain: bool = False
     allow_seeded_noise: bool = False
     max_colluders: int = 0
     min_neighbours: int = 14
     max_values: int = 10_000_000
+    allow_training: bool = False
 
     def __post_init__(self) -> None:
         check_choice("noise", self.noise, NOISES)
@@ -217,7 +225,12 @@ class SitePolicy:
             return Cost("none", None, inf)
         if self.methods is not None:
             self._check_method(*algorithm_names(request.algorithm))
+        if getattr(request.algorithm, "trains", False) and not self.allow_training:
+            raise SiteRefusalError(
+                "its policy (allow_training) does not allow to train a module"
+            )
         self._check_classes(request)
+        self._check_held_back(request)
         n_values = sum(code.spec.size for code in request.codec.blocks.values())
         if n_values > self.max_values:
             raise SiteRefusalError(
@@ -294,6 +307,25 @@ class SitePolicy:
             raise SiteRefusalError(
                 f"its policy (classes) has {len(self.classes)} labels, the request "
                 "does not name the same"
+            )
+
+    def _check_held_back(self, request: Request) -> None:
+        """Refuse a fit to rows that are held back from fits."""
+        if request.reading is None or not registry.is_fit(
+            algorithm_names(request.algorithm)[0]
+        ):
+            return
+        part = request.reading.part
+        if part == "held":
+            raise SiteRefusalError(
+                "rows that are held back are for comparisons, not for a fit"
+            )
+        # An algorithm that holds rows back by itself counts those that fit the request,
+        # which the server can move by other classes: these are other rows.
+        if self.hold_back and part != "fit":
+            raise SiteRefusalError(
+                "its policy (hold_back) requires fits without the rows that are held "
+                "back for comparisons, as fit_sites and sites.part('fit') ask for"
             )
 
     def _check_noise(self, cost: Cost) -> None:
@@ -405,6 +437,7 @@ class Admitted:
     request: What is asked, with its broadcast.
     cost: Privacy cost of the answer for the site.
     words: How the answer is written: shapes and lengths depend on the request only.
+    terms: Hash of what the request has in common with those of all rounds of its run.
     run: Run of the message.
     round_index: Number of the message in its run.
     position: Place of a simulated client among all of them.
@@ -413,6 +446,7 @@ class Admitted:
     request: Request
     cost: Cost
     words: WordPlan
+    terms: str
     run: str
     round_index: int
     position: int | None = None
@@ -450,7 +484,9 @@ def admit(
     except (ValueError, OverflowError) as error:
         raise SiteRefusalError(f"the answer cannot be written: {error}") from error
     _rehearse(str(text), request, n_classes)
-    return Admitted(request, cost, words, run, index, _position(request, message))
+    terms = terms_hash(str(text)).hex()
+    position = _position(request, message)
+    return Admitted(request, cost, words, terms, run, index, position)
 
 
 def check_terms(

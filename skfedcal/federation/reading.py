@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,9 +24,14 @@ from skfedcal.clients.arrays import (
 )
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.clients.npz import read_npz
+from skfedcal.methods.own_rows import HELD_SHARE, held_back_mark
 
 Array = NDArray[Any]
 Label = str | int | float | bool
+
+Part = Literal["all", "fit", "held"]
+# Share of the rows of each part, on average.
+SHARES: dict[str, float] = {"all": 1.0, "fit": 1 - HELD_SHARE, "held": HELD_SHARE}
 
 _FLOATS = (np.float64, np.float32)
 _MAX_BYTES = 8 * 2**30
@@ -144,6 +149,10 @@ class Reading:
         any number.
     rows : {'logits', 'given', 'features'}, default='logits'
         What the algorithm sees: logits of all classes, scores as they are, or features.
+    part : {'all', 'fit', 'held'}, default='all'
+        Rows that count: all, those of a fit, or the fifth that a fit leaves out so that
+        its result can be compared with the input. A public hash of the number of the
+        row in the file and of the name of the site decides, and no value of any row.
 
     Examples
     --------
@@ -158,9 +167,10 @@ class Reading:
     input_type: Literal["logits", "log_proba", "proba"] = "logits"
     n_columns: int = 0
     rows: Literal["logits", "given", "features"] = "logits"
+    part: Part = "all"
 
     def __post_init__(self) -> None:
-        for name in ("input_type", "rows"):
+        for name in ("input_type", "rows", "part"):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(
                     f"{name} must be a string, got {getattr(self, name)!r}."
@@ -171,6 +181,8 @@ class Reading:
             raise TypeError(f"classes={self.classes!r}: pass a tuple of labels.")
         if type(self.n_columns) is not int:
             raise TypeError(f"n_columns={self.n_columns!r}: pass a whole number.")
+        if self.part not in SHARES:
+            raise ValueError(f"part={self.part!r}: pass one of {tuple(SHARES)}.")
         n_classes = len(self.classes)
         kinds = {_kind(label) for label in self.classes}
         if n_classes < 2 or len(set(self.classes)) != n_classes or len(kinds) != 1:
@@ -198,6 +210,10 @@ class Reading:
 
     def read(self, own: SiteRows, name: Hashable) -> OwnRows:
         """Rows of one site that fit the agreement, and why others do not."""
+        if self.part != "all":
+            # By the number in the file: a row that does not fit must not move others.
+            keep = held_back_mark(len(own), name) == (self.part == "held")
+            own = replace(own, scores=own.scores[keep], labels=own.labels[keep])
         unfit = self._unfit_file(own)
         if unfit:
             return OwnRows(self._empty(name), len(own), {unfit: len(own)})

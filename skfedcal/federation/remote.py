@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from skfedcal.clients.arrays import INPUT_TYPES, read_array
 from skfedcal.clients.forms import ClassMap
 from skfedcal.federation.backends import Backend, Positions
 from skfedcal.federation.endpoint import PartialSum, Request
-from skfedcal.federation.reading import Reading
+from skfedcal.federation.plain import WireError
+from skfedcal.federation.reading import SHARES, Part, Reading
+from skfedcal.federation.wire import write_request
 
 if TYPE_CHECKING:
     from skfedcal.federation.messages import Transport
@@ -59,6 +62,9 @@ class RemoteClients:
     3
     """
 
+    # Whether rows stay with parties that answer only what was agreed.
+    keeps_rows = True
+
     def __init__(
         self,
         engine: Transport | Backend,
@@ -73,6 +79,9 @@ class RemoteClients:
                 "InProcessTransport, or a backend."
             )
         self._engine, self._n_columns, self._n_rows = engine, n_columns, n_rows
+        self._part: Part = "all"
+        # Text of each request that sites were asked, without its broadcast.
+        self._asked: list[str] = []
         self._operator = operator
         if operator is not None and not hasattr(operator, "sign_request"):
             raise TypeError(
@@ -95,6 +104,34 @@ class RemoteClients:
     def transport(self) -> Transport | Backend:
         """Transport or engine that reaches the sites."""
         return self._engine
+
+    def part(self, part: Part) -> RemoteClients:
+        """Return the same sites, of whose rows only a part counts.
+
+        Parameters
+        ----------
+        part : {'all', 'fit', 'held'}
+            All rows; those of a fit; or the fifth that a fit leaves out, by a public
+            hash, so that its result can be compared with the input. Sites check it.
+
+        Returns
+        -------
+        RemoteClients
+        """
+        check_choice("part", part, tuple(SHARES))
+        out = copy(self)
+        out._part = part
+        return out
+
+    @property
+    def operator(self) -> Operator | None:
+        """Who signs what sites are asked."""
+        return self._operator
+
+    @property
+    def asked(self) -> Sequence[str]:
+        """Texts of the requests so far, as sites got them; broadcasts by their hash."""
+        return tuple(self._asked)
 
     def check_arguments(self, **given: Any) -> None:
         """Raise for arguments that need rows in this process.
@@ -150,10 +187,13 @@ class RemoteClients:
             tuple(labels.tolist()),
             input_type,  # type: ignore[arg-type]
             n_columns=self._n_columns or len(labels),
+            part=self._part,
             **reading,
         )
         order = np.argsort(labels, kind="stable")
-        rows = RemoteDataset(self._engine, agreed, self._n_rows, self._operator)
+        rows = RemoteDataset(
+            self._engine, agreed, self._n_rows, self._operator, self._asked
+        )
         return rows, ClassMap(labels[order], order)
 
 
@@ -165,12 +205,14 @@ class RemoteDataset:
     reading: What their rows mean.
     declared_rows: Public number of rows.
     operator: Signs what sites are asked.
+    asked: Gets the text of each request.
     """
 
     source: Any
     reading: Reading
     declared_rows: int | None = None
     operator: Operator | None = None
+    asked: list[str] = field(default_factory=list)
 
     # Rows of sites count once.
     @property
@@ -203,13 +245,13 @@ class RemoteDataset:
 
     @property
     def n_rows(self) -> int:
-        """Public number of rows of all sites."""
+        """Public number of rows of all sites that count; of a part, about so many."""
         if self.declared_rows is None:
             raise ValueError(
                 "unit='example' needs the number of rows of all sites: pass "
                 "RemoteClients(..., n_rows=...) if it is public."
             )
-        return self.declared_rows
+        return round(self.declared_rows * SHARES[self.reading.part])
 
     def engine(self, runner: FederatedRunner) -> Backend:
         """Engine of a run, which tells sites how to read their rows."""
@@ -221,7 +263,7 @@ class RemoteDataset:
                 "with their own engine. Leave backend out."
             )
         engine = masking(self.source, runner.secure, self.operator)
-        return _Reader(engine, self.reading)
+        return _Reader(engine, self.reading, self.asked)
 
     def check_model(self, model: Any) -> None:
         """Refuse a privacy model that is simulated where real sites are asked.
@@ -242,12 +284,21 @@ class _Reader:
 
     inner: Backend
     reading: Reading
+    asked: list[str]
 
     def ids(self) -> Sequence[Hashable]:
         return self.inner.ids()
 
     def total(self, request: Request, cohort: Positions) -> PartialSum:
-        return self.inner.total(replace(request, reading=self.reading), cohort)
+        return self.inner.total(self.note(request), cohort)
+
+    def note(self, request: Request) -> Request:
+        """Keep what sites are asked, or were asked in a run that is resumed."""
+        request = replace(request, reading=self.reading)
+        request = replace(request, n_clients=max(request.n_clients, len(self.ids())))
+        with suppress(WireError):  # of an algorithm that only an own engine knows
+            self.asked.append(write_request(request)[0])
+        return request
 
     def check_sites(self, request: Request, n_rounds: int, min_clients: int) -> None:
         """Refuse a run that too few sites would answer, where the engine can ask."""
@@ -272,6 +323,7 @@ def connect(
     wait: float = 60.0,
     poll: float = 0.1,
     app: str | os.PathLike[str] | None = None,
+    metrics: str | None = None,
 ) -> Iterator[RemoteClients]:
     """Connect to live sites; they can be asked as long as the block lasts.
 
@@ -301,6 +353,9 @@ def connect(
     app : path, default=None
         Folder of an app of ``skfedcal flower init``, where some sites have stock
         SuperNodes, which must fetch one.
+    metrics : str, default=None
+        ``host:port`` where figures are shown as long as the block lasts, at
+        ``/metrics`` for Prometheus and at ``/`` for people; None shows none.
 
     Yields
     ------
@@ -348,6 +403,7 @@ def connect(
             wait=wait,
             poll=poll,
         )
-        yield RemoteClients(
-            transport, n_columns=n_columns, n_rows=n_rows, operator=operator
-        )
+        with transport.figures.shown(metrics):
+            yield RemoteClients(
+                transport, n_columns=n_columns, n_rows=n_rows, operator=operator
+            )

@@ -134,7 +134,7 @@ def examples_of(name: str, schema: Schema) -> Iterator[Any]:
             )()
         if "inner" in chosen:
             chosen["inner"] = next(iter(examples_of(chosen["inner"], schema)))
-        if "n_features" in known:
+        if "n_features" in known and algorithm.rows == "features":
             chosen["n_features"] = schema.n_columns
         if "n_classes" in known:
             chosen["n_classes"] = len(schema.classes)
@@ -249,7 +249,7 @@ def _example_sums(
     rng = np.random.default_rng(0)
     n_classes = len(schema.classes)
     width = schema.n_columns if schema.kind == "features" else n_classes
-    if hasattr(algorithm, "n_features"):
+    if getattr(algorithm, "n_features", None) is not None:
         width = schema.n_columns
     rows = rng.normal(size=(60, width))
     labels = rng.integers(0, n_classes, 60)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from typing import Any
 
@@ -30,6 +30,8 @@ from skfedcal.federation.crypto import (
 # A roster with the key of an operator has another format: a site that does not know of
 # operators must not take it for one without.
 FORMAT, FORMAT_OPERATOR = "skfedcal roster 1", "skfedcal roster 2"
+# A roster that replaces an older one has a version, with an operator or without.
+FORMAT_VERSION = "skfedcal roster 3"
 # Seconds for which the operator's signature under a request is valid.
 VALID_SECONDS = 24 * 3600
 # Seconds by which the clocks of operator and site may differ.
@@ -49,6 +51,9 @@ class SiteKey:
         Name of the site in the roster; of an operator, any name.
     key : Ed25519PrivateKey
         What it signs with.
+    former : tuple of bytes, default=()
+        Public halves of keys that this one replaced, which signed what is in the ledger
+        of the site.
 
     Examples
     --------
@@ -59,6 +64,7 @@ class SiteKey:
 
     name: str
     key: Ed25519PrivateKey
+    former: tuple[bytes, ...] = ()
 
     def __repr__(self) -> str:
         return f"SiteKey({self.name!r})"
@@ -67,6 +73,11 @@ class SiteKey:
     def generate(cls, name: str) -> SiteKey:
         """Fresh key."""
         return cls(check_name(name), Ed25519PrivateKey.generate())
+
+    def renew(self) -> SiteKey:
+        """Fresh key in the place of this one."""
+        fresh = Ed25519PrivateKey.generate()
+        return SiteKey(self.name, fresh, (*self.former, self.public))
 
     @property
     def public(self) -> bytes:
@@ -77,9 +88,20 @@ class SiteKey:
         """Signature of this site."""
         return sign(self.key, message)
 
+    @property
+    def signed(self) -> Callable[[bytes, bytes], bool]:
+        """Whether this key, or a former one, signed a message; has no private half."""
+        return partial(_signed_by, (self.public, *self.former))
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the key to a new file that only its owner can read."""
-        text = dump({"site": self.name, "key": self.key.private_bytes_raw().hex()})
+        content: dict[str, Any] = {
+            "site": self.name,
+            "key": self.key.private_bytes_raw().hex(),
+        }
+        if self.former:
+            content["former"] = [public.hex() for public in self.former]
+        text = dump(content)
         path = as_path(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with os.fdopen(os.open(path, flags, 0o600), "w") as file:
@@ -97,7 +119,8 @@ class SiteKey:
         try:
             found = read_file(path)
             key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(found["key"]))
-            return cls(check_name(found["site"]), key)
+            former = tuple(bytes.fromhex(old) for old in found.get("former", ()))
+            return cls(check_name(found["site"]), key, former)
         except (ValueError, KeyError, TypeError):
             # Not "from error": its text may hold the key.
             raise ValueError(f"{path} is not a site key.") from None
@@ -114,6 +137,9 @@ class Roster:
     operator : bytes, default=None
         Public key of the operator. Sites answer only requests that the operator signed;
         None answers those of anyone who reaches them.
+    version : int, default=0
+        Counts changes of a roster in use. A site refuses an older version than it has
+        seen.
 
     Examples
     --------
@@ -125,8 +151,13 @@ class Roster:
 
     sites: Mapping[str, bytes]
     operator: bytes | None = None
+    version: int = 0
 
     def __post_init__(self) -> None:
+        if type(self.version) is not int or not 0 <= self.version < 2**63:
+            raise ValueError(
+                f"version must be a whole number from 0 on; got {self.version!r}."
+            )
         if not isinstance(self.sites, Mapping):
             raise TypeError(
                 f"sites is of type {type(self.sites).__name__}; pass a mapping of "
@@ -151,11 +182,15 @@ class Roster:
 
     @cached_property
     def digest(self) -> bytes:
-        """Hash of all names and keys."""
+        """Hash of all names and keys, and of the version."""
         text = b"".join(
             len(name).to_bytes(4, "big") + name.encode() + public
             for name, public in sorted(self.sites.items())
         )
+        if self.version:
+            asks = b"\0" if self.operator is None else b"\1" + self.operator
+            head = b"skfedcal roster 3" + self.version.to_bytes(8, "big")
+            return sha256(head + asks + text).digest()
         if self.operator is None:
             return sha256(b"skfedcal roster" + text).digest()
         return sha256(b"skfedcal roster 2" + self.operator + text).digest()
@@ -171,6 +206,8 @@ class Roster:
         content: dict[str, Any] = {"format": FORMAT, "sites": keys}
         if self.operator is not None:
             content |= {"format": FORMAT_OPERATOR, "operator": self.operator.hex()}
+        if self.version:
+            content |= {"format": FORMAT_VERSION, "version": self.version}
         write_file(path, content, indent=2)
 
     @classmethod
@@ -179,18 +216,53 @@ class Roster:
         path = as_path(path)
         try:
             found = read_file(path)
-            if member(found, "format", str, "it") not in (FORMAT, FORMAT_OPERATOR):
+            known = FORMAT, FORMAT_OPERATOR, FORMAT_VERSION
+            if member(found, "format", str, "it") not in known:
                 raise ValueError(f"its format is {found['format']!r}")
             sites = member(found, "sites", dict, "it")
             keys = {name: bytes.fromhex(key) for name, key in sites.items()}
-            operator = None
-            if found["format"] == FORMAT_OPERATOR:
+            operator, version = None, 0
+            if found["format"] == FORMAT_VERSION:
+                version = member(found, "version", int, "it")
+                if version < 1:
+                    raise ValueError(f"its version is {version}")
+            elif "version" in found:
+                raise ValueError(f"format {found['format']!r} has no version")
+            if found["format"] == FORMAT_OPERATOR or (version and "operator" in found):
                 operator = bytes.fromhex(member(found, "operator", str, "it"))
             elif "operator" in found:
                 raise ValueError(f"format {FORMAT!r} has no operator")
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path} is not a roster of sites: {error}.") from error
-        return cls(keys, operator)
+        return cls(keys, operator, version)
+
+    def check_successor(self, seen: Mapping[str, Any]) -> bool:
+        """Refuse a version before the last one that a site has seen.
+
+        seen: What `to_seen` gave for that one; empty for none. Result: Whether this is
+        another roster than that.
+        """
+        if not seen:
+            return True
+        last, digest = seen.get("version"), seen.get("digest")
+        if type(last) is not int or type(digest) is not str:
+            raise ValueError("what this site remembers of its roster is damaged.")
+        same = digest == self.digest.hex()
+        if self.version < last:
+            raise ValueError(
+                f"the roster has version {self.version}, and this site has seen "
+                f"version {last}: ask for the newest one."
+            )
+        if self.version == last > 0 and not same:
+            raise ValueError(
+                f"there are two rosters of version {last}, {digest[:16]} and "
+                f"{self.digest.hex()[:16]}: ask who made the other one."
+            )
+        return not same
+
+    def to_seen(self) -> dict[str, Any]:
+        """What a site remembers of this roster."""
+        return {"version": self.version, "digest": self.digest.hex()}
 
     def check_operator(
         self,
@@ -317,6 +389,10 @@ class Operator:
             "roster": self.roster.digest,
             "expires": until,
         }
+
+
+def _signed_by(keys: Iterable[bytes], message: bytes, signature: bytes) -> bool:
+    return any(verify(key, message, signature) for key in keys)
 
 
 def _operator_text(

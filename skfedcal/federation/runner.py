@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from fractions import Fraction
 from math import ceil, inf
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +17,14 @@ from skfedcal._params import FrozenParams, check_flag
 from skfedcal.contract import FederatedAlgorithm
 from skfedcal.exceptions import SecureAggregationError
 from skfedcal.federation.mask_plan import LARGEST_COHORT, SMALLEST_COHORT
-from skfedcal.privacy.entropy import Entropy, SeededEntropy, Stream
+from skfedcal.privacy.entropy import (
+    Entropy,
+    KeyedEntropy,
+    SeededEntropy,
+    Stream,
+    words_at,
+    words_by_rank,
+)
 
 if TYPE_CHECKING:
     from skfedcal.clients.dataset import FederatedDataset
@@ -68,34 +75,79 @@ class Schedule:
             return 0
         return int.from_bytes(entropy.child(Stream.COHORT_KEY).uint64(2).tobytes())
 
-    def cohorts(self, round_index: int, entropy: Entropy, key: int) -> list[Positions]:
-        """Clients of one round; several cohorts are added up before the release.
+    def draws(self, round_index: int, entropy: Entropy, key: int) -> list[Draw]:
+        """Cohorts of one round; several are added up before the release.
 
         `key` is that of `draw_key`: a resumed run continues with its permutations.
         """
-        everyone = np.arange(self.n_clients)
+        n_clients = self.n_clients
         if self.cohort == "full":
             return [
-                everyone[start : start + self.size]
-                for start in range(0, self.n_clients, self.size)
+                Draw(start, min(start + self.size, n_clients))
+                for start in range(0, n_clients, self.size)
             ]
         if self.cohort == "permuted":
-            per_pass = ceil(self.n_clients / self.size)
+            per_pass = ceil(n_clients / self.size)
             epoch, place = divmod(round_index, per_pass)
-            order = _permutation(key, epoch, self.n_clients)
-            return [np.sort(order[place * self.size : (place + 1) * self.size])]
+            start = place * self.size
+            ranks = (start, min(start + self.size, n_clients) - 1)
+            return [Draw.ranked(SeededEntropy(key, epoch), n_clients, ranks)]
         source = entropy.child(Stream.COHORTS, round_index)
+        if not isinstance(source, SeededEntropy):
+            source = KeyedEntropy.draw(source)
         if self.cohort == "independent":
-            return [np.sort(source.permutation(self.n_clients)[: self.size])]
-        return [everyone[source.bernoulli(self.n_clients, self.sampling_rate)]]
+            return [Draw.ranked(source, n_clients, (0, self.size - 1))]
+        # Rounded down to a multiple of 2^-64, from the exact value of the float: a
+        # client is never sampled more often than the accountant was told.
+        high = int(Fraction(self.sampling_rate) * 2**64) - 1
+        return [Draw(0, n_clients, source, high=high)]
+
+    def cohorts(self, round_index: int, entropy: Entropy, key: int) -> list[Positions]:
+        """Positions of the clients of each cohort of one round."""
+        draws = self.draws(round_index, entropy, key)
+        return [draw.positions(0, self.n_clients) for draw in draws]
 
 
-@lru_cache(maxsize=1)
-def _permutation(key: int, epoch: int, n_clients: int) -> Positions:
-    """Order of the clients in one pass; kept for the other rounds of the pass."""
-    order = SeededEntropy(key, epoch).permutation(n_clients)
-    order.flags.writeable = False
-    return order
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Rule of one cohort, by which whoever holds some of the clients finds its members.
+
+    Every client has a word of a stream: that at its position. Members are the clients
+    at positions from `start` to `stop` whose word is from `low` to `high`.
+
+    words: The stream; None takes all clients of these positions.
+    skipped: Words of the stream before that of position 0.
+    """
+
+    start: int
+    stop: int
+    words: SeededEntropy | KeyedEntropy | None = None
+    low: int = 0
+    high: int = 2**64 - 1
+    skipped: int = 0
+
+    @classmethod
+    def ranked(
+        cls,
+        words: SeededEntropy | KeyedEntropy,
+        n_clients: int,
+        ranks: tuple[int, int],
+    ) -> Draw:
+        """Clients whose words have ranks from the first to the second, both included.
+
+        That is a part of a random order: the order of the words.
+        """
+        skipped, low, high = words_by_rank(words, n_clients, ranks)
+        return cls(0, n_clients, words, low, high, skipped)
+
+    def positions(self, start: int, stop: int) -> Positions:
+        """Members among the clients at positions from `start` to `stop`, sorted."""
+        first, last = max(start, self.start), min(stop, self.stop)
+        here = np.arange(first, max(first, last))
+        if self.words is None or not len(here) or self.high < self.low:
+            return here if self.words is None else here[:0]
+        words = words_at(self.words, self.skipped + first, len(here))
+        return here[(words >= np.uint64(self.low)) & (words <= np.uint64(self.high))]
 
 
 def check_settings(runner: FederatedRunner, n_clients: int) -> None:

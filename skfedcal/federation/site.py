@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skfedcal._compiled import arithmetic
+from skfedcal._json import read_file, write_file
 from skfedcal._version import __version__
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.exceptions import (
@@ -201,6 +203,8 @@ class Site:
             "name": str(self.name),
             "format": FORMAT,
             "version": __version__,
+            # For information: numpy and the core differ in last bits, and may be mixed.
+            "arithmetic": arithmetic(),
             "ready": words[self.ready],
         }
 
@@ -212,6 +216,8 @@ class Site:
             raise WireError("A check names `masked`, true or false, and `rounds`.")
         if not 1 <= n_rounds <= _MAX_CHECKED:
             raise SiteRefusalError(f"{n_rounds} rounds are out of range")
+        asked = {"masked": masked, "rounds": n_rounds}
+        self._check_operator("check", asked, message, str(message["request"]))
         cost = check_terms(request, self.policy, self._n_classes, masked=masked)
         self.trail |= {"method": _method(request), "noise": cost.kind}
         if self._ledger is not None and cost.event is not None:
@@ -409,18 +415,27 @@ class Site:
     def _pay(self, admitted: Admitted) -> None:
         request, cost = admitted.request, admitted.cost
         self.trail |= {"method": _method(request), "noise": cost.kind}
-        if self._ledger is None or cost.event is None:
+        if self._ledger is None:
+            return
+        details = {
+            "noise": cost.kind,
+            "run": admitted.run,
+            "round": admitted.round_index,
+            "rows": "all" if request.reading is None else request.reading.part,
+            "terms": admitted.terms,
+        }
+        if cost.event is None:
+            if getattr(request.algorithm, "reads_rows", True):
+                self._ledger.note_exact(
+                    label=type(request.algorithm).__name__,
+                    run_id=f"exact {admitted.run} {claim_name(request)}",
+                    details=details,
+                )
             return
         before = self._spent()
+        details["unit"] = request.unit
         self._ledger.debit(
-            cost.event,
-            **self._debit_terms(request, cost),
-            details={
-                "unit": request.unit,
-                "noise": cost.kind,
-                "run": admitted.run,
-                "round": admitted.round_index,
-            },
+            cost.event, **self._debit_terms(request, cost), details=details
         )
         self.trail |= {"eps": self._spent() - before, "spent": self._spent()}
 
@@ -486,7 +501,7 @@ ENVIRONMENT = "SKFEDCAL_SITE_CONFIG"
 # last is set by a simulation.
 _SITE_KEYS = ("site-config", "data-path", "client-id", "site-key", "roster", "ready",
         "ledger", "ledger-head", "max-eps", "max-delta",
-        "flower", "root-certificates", "insecure", "node-key",
+        "flower", "root-certificates", "insecure", "node-key", "metrics",
         "partition-id", "num-partitions")  # fmt: skip
 
 
@@ -507,8 +522,8 @@ def site_from_config(
         site has answered, with ``max-eps`` and ``max-delta`` as its limits; beside it
         ``noise`` must be given. ``ledger-head``: hash of a record that the ledger must
         have. ``ready``: true or false, which the server is told. ``flower``,
-        ``root-certificates``, ``insecure`` and ``node-key`` are for `skfedcal site`.
-        All others are conditions of `SitePolicy`.
+        ``root-certificates``, ``insecure``, ``node-key`` and ``metrics`` are for
+        `skfedcal site`. All others are conditions of `SitePolicy`.
     load : callable, default=None
         ``load(config)`` gives the rows, when a request needs them; None reads
         ``data-path``.
@@ -537,7 +552,7 @@ def site_from_config(
         policy=site_policy(config),
         site_key=key,
         roster=roster,
-        ledger=_ledger(config),
+        ledger=_ledger(config, key),
         state=state,
         ready=_flag(config, "ready"),
     )
@@ -601,10 +616,33 @@ def _identity(config: Config, name: str) -> tuple[SiteKey | None, Roster | None]
         raise ValueError(
             f"The roster has no site {name!r}, or has a different key for it."
         )
+    _check_newest(config, roster)
     return key, roster
 
 
-def _ledger(config: Config) -> PrivacyLedger | None:
+def _check_newest(config: Config, roster: Roster) -> None:
+    """Refuse an older roster than the site has seen, and remember this one.
+
+    In a file beside the ledger, which can be written, or else beside the roster.
+    """
+    path = Path(str(config.get("ledger") or config["roster"]) + ".roster")
+    seen = read_file(path) if path.exists() else {}
+    try:
+        other = roster.check_successor(seen)
+    except ValueError as error:
+        raise ValueError(f"{config['roster']}: {error} ({path})") from error
+    if other:
+        try:
+            write_file(path, roster.to_seen())
+        except OSError as error:
+            _log.warning(
+                "%s cannot be written (%s): this site would accept an older roster",
+                path,
+                error,
+            )
+
+
+def _ledger(config: Config, key: SiteKey | None) -> PrivacyLedger | None:
     limits = [name for name in ("max-eps", "max-delta") if name in config]
     if "ledger" not in config:
         if limits:
@@ -617,7 +655,7 @@ def _ledger(config: Config) -> PrivacyLedger | None:
     if "noise" not in config:
         # Who sets a budget may think that it bounds everything.
         raise ValueError(
-            "ledger needs noise: exact sums have no eps, and are not in the ledger. "
+            "ledger needs noise: exact sums have no eps, and no budget covers them. "
             "noise='central' (or 'shared', 'own') refuses them; noise='none' answers "
             "them outside the budget."
         )
@@ -631,7 +669,10 @@ def _ledger(config: Config) -> PrivacyLedger | None:
         )
     budget = float(config["max-eps"]), float(config["max-delta"])
     # Noise that the server draws from a seed is booked as a simulation, and paid.
-    return SiteLedger(path, budget=budget, require_secure=False, head=head)
+    signed = None if key is None else key.signed
+    return SiteLedger(
+        path, budget=budget, require_secure=False, head=head, signed=signed
+    )
 
 
 def _flag(config: Config, name: str) -> bool | None:

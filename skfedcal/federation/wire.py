@@ -77,7 +77,7 @@ def write_request(
         "algorithm": to_plain(request.algorithm, _name_of),
         "codec": to_plain(dict(request.codec.blocks)),
         "randomizer": to_plain(request.randomizer, _name_of),
-        "reading": to_plain(request.reading),
+        "reading": _plain_reading(request.reading),
         "claim": None if request.claim is None else request.claim.to_dict(),
         "broadcast": digest(arrays),
         "seed": _path(request.entropy) if seeded else None,
@@ -119,9 +119,13 @@ def terms_hash(text: str) -> bytes:
     Method and its parameters, reading, unit, claim, numbers of clients and rounds. What
     is left out is derived from these by a site, or is checked by it in every round.
     """
+    return sha256(b"skfedcal terms" + common_terms(text).encode()).digest()
+
+
+def common_terms(text: str) -> str:
+    """Text of what `terms_hash` is the hash of."""
     found = parse(text, "the request")
-    common = {key: value for key, value in found.items() if key not in _OF_ROUND}
-    return sha256(b"skfedcal terms" + dump(common).encode()).digest()
+    return dump({key: value for key, value in found.items() if key not in _OF_ROUND})
 
 
 # Clients of a simulation get the same text.
@@ -146,7 +150,7 @@ def _question(text: str) -> tuple[Request, str]:
         _object(_RANDOMIZERS, found["randomizer"], "randomizer", optional=True),
         _entropy(found["seed"]),
         **{key: _count(found[key], key) for key in _PLAIN[1:]},
-        reading=_optional(Reading, found["reading"], "reading"),
+        reading=_reading(found["reading"]),
         claim=_claim(found["claim"]),
         run=read(str, found["run"], "run"),
         simulated=read(bool, found["simulated"], "simulated"),
@@ -185,7 +189,8 @@ def _check_array(key: Any, array: Any) -> None:
 
 
 def _algorithms() -> dict[str, str]:
-    return {a.name: a.path for a in registry.algorithms().values()}
+    known = (*registry.algorithms().values(), *registry.OPT_IN)
+    return {a.name: a.path for a in known}
 
 
 def _name_of(cls: type) -> str | None:
@@ -220,8 +225,21 @@ def _object(
     return read_object(lambda name: _class(known, name, where), value, where, _find)
 
 
-def _optional(cls: type, value: Any, where: str) -> Any:
-    return None if value is None else from_plain(cls, value, where)
+def _plain_reading(reading: Reading | None) -> Any:
+    """Reading as it is written: without `part`, which came later, if it is all."""
+    plain = to_plain(reading)
+    if plain is not None and plain["part"] == "all":
+        del plain["part"]
+    return plain
+
+
+def _reading(value: Any) -> Reading | None:
+    if value is None:
+        return None
+    if isinstance(value, dict) and "part" not in value:
+        value = {**value, "part": "all"}
+    out: Reading = from_plain(Reading, value, "reading")
+    return out
 
 
 def _codec(value: Any) -> Codec:

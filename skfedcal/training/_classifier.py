@@ -24,10 +24,11 @@ from skfedcal._sklearn_compat import (
     fit_context,
     undone_on_error,
 )
+from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.clients.features import read_features
 from skfedcal.federation.collecting import collect
 from skfedcal.federation.runner import FederatedRunner
-from skfedcal.methods.base import RoundCallbacks
+from skfedcal.methods.base import RoundCallbacks, is_remote
 from skfedcal.privacy.entropy import Stream, draw_seed
 from skfedcal.privacy.models import PrivacyMixin
 from skfedcal.training import _settings
@@ -42,17 +43,16 @@ from skfedcal.training._gaussian_head import FedGaussianHead
 from skfedcal.training._local_training import (
     ClientMemory,
     ClientTraining,
-    LocalSGD,
     Scaffold,
 )
 from skfedcal.training._predictions import FittedNetworkMixin
-from skfedcal.training._settings import refuse_sites
 from skfedcal.training.modules import (
     as_input,
     build_network,
     check_input_shape,
     import_torch,
 )
+from skfedcal.training.site_training import for_sites
 
 # Said in the report of a private head on training that was not.
 NOT_COVERED = (
@@ -181,10 +181,12 @@ class BaseTrainer(
 
         Parameters
         ----------
-        X : list of (rows, labels) pairs, list of arrays, or array-like
+        X : list of (rows, labels) pairs, list of arrays, array-like, RemoteClients
             All of these are read: ``fit([(X1, y1), ...])``, ``fit({name: (X1, y1)})``,
             ``fit([X1, ...], [y1, ...])``, ``fit(X, y)`` (one client) and
             ``fit(X, y, client_ids=ids)``. Rows may have more than one axis.
+            `RemoteClients` are sites that keep their rows and train 'linear' or 'mlp',
+            if their policies allow it.
         y, client_ids
 
         Returns
@@ -195,22 +197,26 @@ class BaseTrainer(
         import_torch()
         with undone_on_error(self):
             model = self._privacy_model()
-            refuse_sites(X)
-            read = read_features(
-                self,
-                X,
-                y,
-                client_ids,
-                classes=self.classes,
-                private=model.private,
-                allow_nd=True,
-                dtype="numeric",
-            )
+            remote = is_remote(X)
+            if remote:
+                read = _settings.read_rows(self, X, y, client_ids, model)
+            else:
+                read = read_features(
+                    self,
+                    X,
+                    y,
+                    client_ids,
+                    classes=self.classes,
+                    private=model.private,
+                    allow_nd=True,
+                    dtype="numeric",
+                )
             self.classes_ = read.classes
             for name in ("head_", "scores_"):  # of an earlier fit
                 self.__dict__.pop(name, None)
             entropy = self._entropy(model)
-            network, clients = self._network(read.dataset, entropy)
+            make = self._remote_network if remote else self._network
+            network, clients = make(read.dataset, entropy)
             known = read.assumptions
             if model.private and self.eval_set is not None:
                 known = (*known, EVAL_PUBLIC)
@@ -230,8 +236,11 @@ class BaseTrainer(
         n_rounds = self.n_rounds if runner.n_rounds is None else runner.n_rounds
         runner = replace(runner, n_rounds=int(n_rounds))
         monitor = self._monitor(network)
-        algorithm = self._make_algorithm(network, clients, model, runner, entropy)
-        algorithm = replace(algorithm, monitor=monitor)
+        if isinstance(clients, FederatedDataset):
+            algorithm = self._make_algorithm(network, clients, model, runner, entropy)
+            algorithm = replace(algorithm, monitor=monitor)
+        else:
+            algorithm = self._for_sites(model, runner, entropy)
         if self.head is not None:
             algorithm = with_head(self, algorithm, model, entropy)
             runner = replace(runner, n_rounds=algorithm.n_rounds)
@@ -284,16 +293,46 @@ class BaseTrainer(
             clients, rows=as_input(self._shaped(rows), network.module)
         )
 
+    def _remote_network(self, clients, entropy):
+        """Initial parameters; sites build the same module."""
+        self._row_shape = self.input_shape_ = (int(clients.n_columns),)
+        # Refuse what cannot be sent before torch builds it.
+        self._for_sites(self._privacy_model(), FederatedRunner(n_rounds=1), entropy)
+        network = build_network(
+            self.module,
+            self.module_params,
+            self.input_shape_,
+            len(self.classes_),
+            seed=draw_seed(entropy, Stream.FIRST_PARAMETERS),
+            device="cpu",
+        )
+        return network, clients
+
+    def _for_sites(self, model, runner, entropy):
+        clip = _settings.choose_clip(self.clip, model)
+        if model.private and model.unit == "example":
+            raise ValueError(
+                "unit='example' needs a bound on what one row changes, which local "
+                "training does not have. Use unit='client'."
+            )
+        return for_sites(
+            self,
+            self._row_shape[0],
+            len(self.classes_),
+            n_rounds=runner.n_rounds,
+            seeds=(
+                draw_seed(entropy, Stream.ROW_ORDER),
+                draw_seed(entropy, Stream.FIRST_PARAMETERS),
+            ),
+            weighting=_settings.choose_weighting(self.weighting, model, clip),
+            clip=clip,
+        )
+
     def _make_algorithm(self, network, clients, model, runner, entropy):
         training = ClientTraining(
             network,
             _settings.make_objective(self.loss, self.penalties),
-            LocalSGD(
-                float(self.lr),
-                float(self.momentum),
-                float(self.weight_decay),
-                seed=(draw_seed(entropy, Stream.ROW_ORDER),),
-            ),
+            _settings.make_local(self, draw_seed(entropy, Stream.ROW_ORDER)),
             epochs=int(self.local_epochs),
             batch_size=None if self.batch_size is None else int(self.batch_size),
             correction=self.correction,
@@ -393,8 +432,8 @@ _COUNT = Interval(Integral, 1, None, closed="left")
 class FedAvgClassifier(BaseTrainer):
     """Train a torch module on clients by federated averaging.
 
-    In a round clients start at the server's parameters, run stochastic gradient descent
-    on their own rows and send the change; the server adds the mean. Needs torch:
+    In a round clients start at the server's parameters, take gradient steps on their
+    own rows and send the change; the server adds the mean. Needs torch:
     ``pip install "skfedcal[torch]"``.
 
     Parameters
@@ -436,7 +475,13 @@ class FedAvgClassifier(BaseTrainer):
     lr : float, default=0.05
         Step length of clients.
     momentum, weight_decay : float, default=0.0
-        As in ``torch.optim.SGD``. Momentum starts anew in each round.
+        As in ``torch.optim.SGD``. Momentum starts anew in each round, and is of 'sgd'
+        only.
+    optimizer : {'sgd', 'adam'}, default='sgd'
+        Steps of clients, and of the server where it retrains the last layer
+        (`head_every`). 'adam' is ``torch.optim.Adam`` with its default betas, for which
+        a smaller `lr` such as 0.001 is usual. Its averages start at zero in each round
+        and are not sent: a client that is drawn again begins anew.
     weighting : {'auto', 'examples', 'uniform'}, default='auto'
         Weight clients by their number of rows, or equally. 'auto' is 'examples' if
         updates are not clipped, else 'uniform'.
@@ -562,6 +607,7 @@ class FedAvgClassifier(BaseTrainer):
         "lr": [_POSITIVE],
         "momentum": [Interval(Real, 0, 1, closed="left")],
         "weight_decay": [_NOT_NEGATIVE],
+        "optimizer": [StrOptions({"sgd", "adam"})],
         "weighting": [StrOptions({"auto", "examples", "uniform"})],
         "server_lr": [_POSITIVE],
         "server_momentum": [Interval(Real, 0, 1, closed="left")],
@@ -595,6 +641,7 @@ class FedAvgClassifier(BaseTrainer):
         lr=0.05,
         momentum=0.0,
         weight_decay=0.0,
+        optimizer="sgd",
         weighting="auto",
         server_lr=1.0,
         server_momentum=0.0,
@@ -627,6 +674,7 @@ class FedAvgClassifier(BaseTrainer):
         self.lr = lr
         self.momentum = momentum
         self.weight_decay = weight_decay
+        self.optimizer = optimizer
         self.weighting = weighting
         self.server_lr = server_lr
         self.server_momentum = server_momentum

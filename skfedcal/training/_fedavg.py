@@ -18,9 +18,7 @@ from skfedcal.training._gaussian import retrained, statistics_of, virtual_featur
 from skfedcal.training._local_training import ClientTraining, class_counts
 from skfedcal.training.class_statistics import ClassMoments, ClassStatistics
 from skfedcal.training.modules import Network, module_features, module_logits
-
-# Largest parameter; training that gets there has diverged, and float32 still holds it.
-_BOUND = 1e30
+from skfedcal.training.site_training import BOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ class FedAvg:
         if self.server_momentum:
             velocity = velocity + self.server_momentum * state.velocity
         moved = state.params + self.server_lr * velocity
-        params = np.clip(moved, -_BOUND, _BOUND)
+        params = np.clip(moved, -BOUND, BOUND)
         control = state.control
         if self._corrected:
             control = control + total["control"] / self.n_clients
@@ -260,8 +258,7 @@ class HeadRounds:
             labels,
             epochs=client.epochs,
             batch_size=client.batch_size,
-            lr=client.local.lr,
-            momentum=client.local.momentum,
+            steps=client.local.layer_steps,
             rng=rng,
         )
         params = state.params.copy()

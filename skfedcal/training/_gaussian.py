@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -188,14 +189,16 @@ def retrained(
     *,
     epochs: int,
     batch_size: int | None,
-    lr: float,
-    momentum: float,
+    steps: Callable[[Array], Callable[[Array], None]],
     rng: np.random.Generator,
 ) -> tuple[Array, Array]:
-    """Last layer after gradient steps on rows, as a client would make them."""
+    """Last layer after gradient steps on rows, as a client would make them.
+
+    steps: From the layer to a function that moves it by a gradient.
+    """
     layer = np.column_stack([coef, intercept])
     inputs = np.column_stack([rows, np.ones(len(rows))])
-    velocity = np.zeros_like(layer)
+    step = steps(layer)
     size = batch_size or len(rows)
     for _ in range(epochs):
         order = rng.permutation(len(rows))
@@ -203,7 +206,5 @@ def retrained(
             batch = order[start : start + size]
             slope = _numerics.softmax(inputs[batch] @ layer.T)
             slope[np.arange(len(batch)), labels[batch]] -= 1.0
-            velocity *= momentum
-            velocity += slope.T @ inputs[batch] / len(batch)
-            layer -= lr * velocity
+            step(slope.T @ inputs[batch] / len(batch))
     return layer[:, :-1], layer[:, -1]

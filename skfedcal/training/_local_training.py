@@ -1,17 +1,18 @@
 """Training at clients: batches, gradients, corrections, client state.
 
 - State that a client keeps between rounds.
-- Stochastic gradient descent at clients, one by one or a cohort at once.
+- Gradient steps at clients (SGD, Adam), one by one or a cohort at once.
 - One round at the clients: from the server's parameters to the clients' updates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
+from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -222,6 +223,18 @@ class LocalSGD:
         """Effective step length: total movement by a unit gradient."""
         return self.lr / (1 - self.momentum)
 
+    def layer_steps(self, layer: Array) -> Callable[[Array], None]:
+        """Return the steps of a layer by its gradients, in numpy and in place."""
+        velocity = np.zeros_like(layer)
+
+        def step(gradient: Array) -> None:
+            nonlocal layer, velocity
+            velocity *= self.momentum
+            velocity += gradient
+            layer -= self.lr * velocity
+
+        return step
+
     def train(
         self,
         objective: Objective,
@@ -265,7 +278,7 @@ class LocalSGD:
         from torch.func import grad, vmap
 
         flat = start.repeat(len(data), 1)
-        velocity = flat.new_zeros(flat.shape) if self.momentum else None
+        state = self._new_state(flat)
         dims = (0, 0, 0, 0, ctx.batch_dims())
         slope = vmap(grad(value), in_dims=dims, randomness="different")
         steps = np.sort(data.n_steps.numpy())
@@ -274,7 +287,9 @@ class LocalSGD:
             on = slice(live)
             batch = data.take(data.first[on] + step)
             gradient = slope(flat[on], *batch, ctx.part(on))
-            self._step(flat[on], gradient, _at(velocity, on), _at(shift, on))
+            if shift is not None:
+                gradient = gradient + shift[on]
+            self._step(flat[on], gradient, [part[on] for part in state], step + 1)
         return flat
 
     def _one(
@@ -283,24 +298,30 @@ class LocalSGD:
         """Train a single client, without padding."""
         torch = import_torch()
         flat = start.clone().requires_grad_()
-        velocity = torch.zeros_like(start) if self.momentum else None
+        state = self._new_state(start)
         first, last = int(data.first[0]), int(data.first[0] + data.n_steps[0])
         sizes = data.mask[first:last].sum(dim=1).long().tolist()
-        for place, size in enumerate(sizes, first):
-            batch = data.take((place, slice(size)))
+        for step, size in enumerate(sizes):
+            batch = data.take((first + step, slice(size)))
             (gradient,) = torch.autograd.grad(value(flat, *batch, ctx), flat)
+            if shift is not None:
+                gradient = gradient + shift
             with torch.no_grad():
-                self._step(flat, gradient, velocity, shift)
+                self._step(flat, gradient, state, step + 1)
         return flat.detach()
 
-    def _step(self, flat: Tensor, gradient: Tensor, velocity: Any, shift: Any) -> None:
-        """Change `flat` and `velocity` in place."""
+    def _new_state(self, flat: Tensor) -> list[Tensor]:
+        """State of the optimiser at the start of a round."""
+        return [flat.new_zeros(flat.shape)] if self.momentum else []
+
+    def _step(
+        self, flat: Tensor, gradient: Tensor, state: list[Tensor], number: int
+    ) -> None:
+        """Change `flat` and `state` in place; `number` counts steps from 1."""
         if self.weight_decay:
             gradient = gradient.add(flat, alpha=self.weight_decay)
-        if shift is not None:
-            gradient = gradient + shift
-        if velocity is not None:
-            gradient = velocity.mul_(self.momentum).add_(gradient)
+        if state:
+            gradient = state[0].mul_(self.momentum).add_(gradient)
         flat.sub_(gradient, alpha=self.lr)
 
     @contextmanager
@@ -317,8 +338,47 @@ class LocalSGD:
             yield
 
 
-def _at(value: Tensor | None, where: slice) -> Tensor | None:
-    return None if value is None else value[where]
+# Decay of the mean square of gradients, and what is added to its root.
+_SQUARE_DECAY, _ROOT_FLOOR = 0.999, 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAdam(LocalSGD):
+    """Adam at a client, with the defaults of ``torch.optim.Adam``.
+
+    Both averages start at zero in each round: a client keeps nothing between rounds,
+    and nothing but its parameters is averaged.
+
+    momentum: Decay of the mean gradient (the first beta).
+    """
+
+    momentum: float = 0.9
+
+    def layer_steps(self, layer: Array) -> Callable[[Array], None]:
+        """Return the steps of a layer by its gradients, in numpy and in place."""
+        state = [np.zeros_like(layer), np.zeros_like(layer)]
+        numbers = count(1)
+        return lambda gradient: self._move(layer, gradient, state, next(numbers))
+
+    def _new_state(self, flat: Tensor) -> list[Tensor]:
+        return [flat.new_zeros(flat.shape), flat.new_zeros(flat.shape)]
+
+    def _step(
+        self, flat: Tensor, gradient: Tensor, state: list[Tensor], number: int
+    ) -> None:
+        if self.weight_decay:
+            gradient = gradient.add(flat, alpha=self.weight_decay)
+        self._move(flat, gradient, state, number)
+
+    def _move(self, flat: Any, gradient: Any, state: list[Any], number: int) -> None:
+        """One step, of arrays or tensors (Kingma and Ba, Algorithm 1)."""
+        mean, square = state
+        mean *= self.momentum
+        mean += (1 - self.momentum) * gradient
+        square *= _SQUARE_DECAY
+        square += (1 - _SQUARE_DECAY) * gradient**2
+        root = (square / (1 - _SQUARE_DECAY**number)) ** 0.5 + _ROOT_FLOOR
+        flat -= self.lr / (1 - self.momentum**number) * mean / root
 
 
 Names = Sequence[Hashable]

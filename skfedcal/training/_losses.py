@@ -430,13 +430,16 @@ class NonUniform(_Term):
 
     The factor is the cosine between the client's change so far in this round and the
     server's last change; zero in the first round and at the first step, where there is
-    no change yet. Negative values count as zero, a choice of this library: the paper
-    (Chu et al., 2024) uses the similarity as it is.
+    no change yet. Negative values count as zero unless `literal`: the paper (Chu et
+    al., 2024) uses the similarity as it is, so that clients which turn away from the
+    server's direction are rewarded for being uncalibrated.
 
     Parameters
     ----------
     penalty : penalty, default=DCA()
         The penalty, with its own weight.
+    literal : bool, default=False
+        Use negative similarities too, as printed.
 
     Examples
     --------
@@ -446,12 +449,14 @@ class NonUniform(_Term):
     """
 
     penalty: Penalty = field(default_factory=DCA)
+    literal: bool = False
 
     def __post_init__(self) -> None:
         if not callable(self.penalty) or isinstance(self.penalty, type):
             raise TypeError(
                 f"NonUniform(penalty={self.penalty!r}): pass a penalty, such as DCA()."
             )
+        check_flag("literal", self.literal)
 
     @property
     def weight(self) -> float:
@@ -475,7 +480,7 @@ class NonUniform(_Term):
         return self.similarity(params, ctx) * term
 
     def similarity(self, params: Params, ctx: Context) -> Tensor:
-        """Cosine of the client's and the server's change, at least 0."""
+        """Cosine of the client's and the server's change; at least 0 if not literal."""
         start, last = ctx.global_params, ctx.previous_update
         if start is None or last is None:
             raise ValueError("NonUniform needs global_params and previous_update.")
@@ -485,7 +490,8 @@ class NonUniform(_Term):
         other = _total([last[name] * last[name] for name in moved])
         # No constant is added: changes may be of any size.
         length = own.sqrt() * other.sqrt()
-        return (inner / length.where(length > 0, 1.0)).clamp(min=0.0)
+        found = inner / length.where(length > 0, 1.0)
+        return found if self.literal else found.clamp(min=0.0)
 
 
 def confidence(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -121,16 +121,20 @@ def fedlc(tau: float = 1.0, **params: Any) -> FedAvgClassifier:
     return FedAvgClassifier(loss=FedLC(tau), **params)
 
 
-def nucfl(penalty: Penalty | None = None, **params: Any) -> FedAvgClassifier:
+def nucfl(
+    penalty: Penalty | None = None, *, literal: bool = False, **params: Any
+) -> FedAvgClassifier:
     """NUCFL: a calibration penalty weighted by the similarity to the server's update.
 
-    The similarity is the cosine of the two changes, with negative values as zero (our
-    choice) and zero in the first round, which has no change before it.
+    The similarity is the cosine of the two changes, with negative values as zero unless
+    `literal`, and zero in the first round, which has no change before it.
 
     Parameters
     ----------
     penalty : penalty, default=None
         Calibration penalty with its weight; None is ``DCA()``.
+    literal : bool, default=False
+        Use negative similarities as they are, as the paper prints it.
     **params : dict
         Further parameters of `FedAvgClassifier`.
 
@@ -147,10 +151,10 @@ def nucfl(penalty: Penalty | None = None, **params: Any) -> FedAvgClassifier:
     --------
     >>> from skfedcal.training import MDCA, nucfl
     >>> nucfl(MDCA(weight=2.0)).penalties
-    NonUniform(penalty=MDCA(weight=2.0))
+    NonUniform(penalty=MDCA(weight=2.0), literal=False)
     """
     chosen = DCA() if penalty is None else penalty
-    return FedAvgClassifier(penalties=NonUniform(chosen), **params)
+    return FedAvgClassifier(penalties=NonUniform(chosen, literal), **params)
 
 
 def ccvr(n_virtual: int = 1000, **params: Any) -> FedAvgClassifier:

@@ -14,7 +14,7 @@ from skfedcal.clients.features import FeatureClients, read_features
 from skfedcal.federation.runner import FederatedRunner
 from skfedcal.methods.base import is_remote
 from skfedcal.privacy.models import PrivacyModel
-from skfedcal.training._local_training import ClientTraining
+from skfedcal.training._local_training import ClientTraining, LocalAdam, LocalSGD
 from skfedcal.training._objective import Objective
 from skfedcal.training.modules import Network, auto_cohort
 
@@ -40,19 +40,6 @@ def read_rows(
     clients, known = X.read(labels, "logits", rows="features")
     estimator.n_features_in_ = clients.n_columns
     return FeatureClients(clients, known.classes)
-
-
-def refuse_sites(X: Any) -> None:
-    """Raise TypeError for remote clients, which cannot train a network.
-
-    Raises TypeError: For `RemoteClients`.
-    """
-    if is_remote(X):
-        raise TypeError(
-            "RemoteClients compute the sums of registered algorithms only and cannot "
-            "train a network. Train with an app of your federation framework, and "
-            "pass RemoteClients to FedGaussianHead or to a calibrator."
-        )
 
 
 LOSSES = {
@@ -104,6 +91,27 @@ def _check_part(
         f"skfedcal.training.{example}, which has {' and '.join(attributes)} and takes "
         f"{n_arguments} arguments."
     )
+
+
+def make_local(params: Any, seed: int) -> LocalSGD:
+    """Optimiser of clients.
+
+    Raises ValueError: For parameters that Adam does not have.
+    """
+    lr, decay = float(params.lr), float(params.weight_decay)
+    if params.optimizer == "sgd":
+        return LocalSGD(lr, float(params.momentum), decay, seed=(seed,))
+    if params.momentum:
+        raise ValueError(
+            f"momentum={params.momentum!r} is a parameter of optimizer='sgd'; Adam has "
+            "its own averages, with the betas (0.9, 0.999). Leave momentum out."
+        )
+    if params.correction is not None:
+        raise ValueError(
+            f"correction={params.correction!r} needs steps in proportion to the "
+            "gradients, which those of optimizer='adam' are not. Use optimizer='sgd'."
+        )
+    return LocalAdam(lr, weight_decay=decay, seed=(seed,))
 
 
 def make_runner(

@@ -226,15 +226,12 @@ def one_row_silences_all() -> Patch:
         request: Any, part: Any, streams: Any, total: Any, on_failure: Any
     ) -> Any:
         try:
-            encoded = endpoint._query_and_encode(request, part)
+            sent, _ = endpoint._sum_of_sent(request, part, streams)
         except Exception as error:
             on_failure(error, len(part))
-            encoded = {
-                name: np.zeros((len(part), c.n_limbs, c.spec.size), dtype=np.int64)
-                for name, c in request.codec.blocks.items()
-            }
-        endpoint._add(total, endpoint._sum_of_sent(request, encoded, streams))
-        return encoded
+            sent = endpoint._sum_of_zeros(request, len(part), streams)
+        endpoint._add(total, sent)
+        return False
 
     return mock.patch.object(endpoint, "_add_answers", zeros)
 

@@ -211,6 +211,7 @@ def _names(tree):
 class _Client(contextlib.AbstractContextManager):
     def __init__(self, link, kind, interceptors):
         self._link, self._kind, self._chain = link, kind, interceptors
+        self._client = httpx.Client()
 
     def __getattr__(self, method):
         return lambda request: self._link.call(self._kind, method, request, self._chain)
@@ -219,4 +220,4 @@ class _Client(contextlib.AbstractContextManager):
         self.close()
 
     def close(self):
-        pass
+        self._client.close()

@@ -180,7 +180,7 @@ class Deployment:
         shutil.copy(self.operator / "ca.crt", folder)
         return folder
 
-    def set_up(self, min_clients=3, live=False):
+    def set_up(self, min_clients=3, live=False, operator=False):
         """Everything up to the SuperNodes, or to live sites in place of them."""
         self.sh("certificates", self.operator)
         if live:
@@ -196,8 +196,17 @@ class Deployment:
                 if other != name:
                     copy = folder / "rosters" / f"{other}.json"
                     shutil.copy(there / "roster.json", copy)
+        joining = list(folders.values())
+        if operator:
+            self.sh("operator-key", self.operator)
+            (self.operator / "rosters").mkdir()
+            for name, folder in folders.items():
+                shutil.copy(self.operator / "roster.json", folder / "rosters/op.json")
+                copy = self.operator / "rosters" / f"{name}.json"
+                shutil.copy(folder / "roster.json", copy)
+            joining.append(self.operator)
         # All have theirs before any is joined with others.
-        for folder in folders.values():
+        for folder in joining:
             text = self.sh("roster", folder)
             prints.add(text.splitlines()[-1])
         assert len(prints) == 1
@@ -364,9 +373,8 @@ def test_the_commands_of_the_readme_work(tmp_path):
     assert install == 'pip install ".[flower]"'
     assert len(rest) == 2
     with Deployment(tmp_path, {}) as dep:
-        # One round in place of five: the rest is the same, and takes its time.
         done = subprocess.run(
-            ["bash", "-euc", "\n".join(rest) + " --run-config rounds=1"],
+            ["bash", "-euc", "\n".join(rest)],
             cwd=tmp_path,
             env=dep.environment(tmp_path),
             stdout=subprocess.PIPE,
@@ -374,8 +382,17 @@ def test_the_commands_of_the_readme_work(tmp_path):
             check=True,
             text=True,
         )
-    assert "FedAutoCalibrator" in done.stdout and "eps=1" in done.stdout
-    assert "protects one example of 1200" in done.stdout
+    assert "FedAutoCalibrator" in done.stdout
+    assert "one example among 9600 at 3 sites" in done.stdout
+    found = re.search(
+        r"log loss (\S+) -> (\S+) at the sites, 95 % interval of the difference "
+        r"(\S+) to (\S+)$",
+        done.stdout.strip(),
+    )
+    before, after, low, high = map(float, found.groups())
+    # Without noise it is 1.05 -> .63; noise has a standard error of .03.
+    assert low < after - before < high < 0
+    assert 0.7 < before < 1.4 and -0.75 < after - before < -0.1
 
 
 @pytest.mark.parametrize("secure", [True, False], ids=["masked", "plain"])
@@ -518,6 +535,34 @@ def test_live_sites_by_the_guide(clients, tmp_path, monkeypatch):
             os.killpg(process.pid, signal.SIGTERM)
             codes[name] = process.wait(60)
         assert codes == {"berlin": 0, "lyon": 0, "oslo": 3}
+
+
+def test_a_signed_result_by_the_guide(tmp_path, monkeypatch):
+    fed = make_federation(3, 12_000, 3, alpha=None, temperature=3.6, random_state=0)
+    clients = dict(zip(SITES, fed.clients, strict=True))
+    out = tmp_path / "operator"
+    with Deployment(tmp_path, clients) as dep:
+        dep.set_up(live=True, operator=True)
+        for name in ("HOST", "PORT"):
+            monkeypatch.setenv(name, dep.shared[name])
+        monkeypatch.chdir(out)
+        exec(compile(block("live-result"), "guide", "exec"), {})
+        text = dep.sh("verify", out)
+        assert "one example among 9600 at 3 sites" in text
+        assert re.search(r"log loss \S+ -> \S+ at the sites, 95 % interval", text)
+        # The operator's key is asked for where the sites' rosters name him.
+        config = {"operator-key": "operator.key", "roster": "roster.json"}
+        signed = "".join(f" --run-config '{k}=\"{v}\"'" for k, v in config.items())
+        checked = dep.sh("live-check", out, f" --run-config n-rows=12000{signed}")
+        assert "would answer" in checked and "expected gain" in checked
+        for name, folder in dep.folders.items():
+            shutil.copy(out / "result.json", folder)
+            assert "ledger ledger.jsonl" in dep.sh("verify-site", folder, SITE=name)
+        found = json.loads((out / "result.json").read_text())
+        found["content"]["gain"]["after"] -= 0.1
+        (out / "result.json").write_text(json.dumps(found))
+        with pytest.raises(AssertionError, match="was changed after it was signed"):
+            dep.sh("verify", out)
 
 
 def kill_after(dep, log, n_lines):

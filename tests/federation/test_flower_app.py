@@ -16,11 +16,13 @@ from skfedcal import (
     PrivacyLedger,
     ScoreHistogram,
     federated_calibration_curve,
+    federated_gain,
     federated_roc_auc_score,
     make_federation,
 )
 from skfedcal.cli.flower.project import run_config, write_app
 from skfedcal.exceptions import BudgetExceededError, CheckpointError
+from skfedcal.methods.own_rows import held_back_mark
 
 NAMES = ("berlin", "lyon", "oslo")
 TEMPERATURE = "FedTempCalibrator"
@@ -86,13 +88,33 @@ def in_process(cls, **options):
 
 
 def test_a_calibrator_is_what_load_reads(run, clients):
-    found = skfedcal.load(run(method=TEMPERATURE, options='{"random_state": 0}'))
+    settings = {"method": TEMPERATURE, "options": '{"random_state": 0}'}
+    found = skfedcal.load(run(**settings, gain_share=0.0))
     model = CentralDP(1.0, unit="example")
     here = in_process(FedTempCalibrator, privacy=model, random_state=0).fit(clients)
     assert len(here.history_) > 0
     assert found.temperature_ == here.temperature_
     assert list(found.classes_) == list(here.classes_)
-    assert "eps=1" in (run().with_suffix(".txt")).read_text()
+    text = run(gain_share=0.0).with_suffix(".txt").read_text()
+    assert "eps=1" in text and text.endswith("no comparison: share is 0\n")
+
+
+def test_a_calibrator_is_compared_with_its_input_at_the_sites(run, clients):
+    path = run(method=TEMPERATURE, privacy="none")
+    # Sites have no roster: nobody signs.
+    result = json.loads(path.with_suffix(".result.json").read_text())
+    assert result["signature"] is None
+    rows = {
+        name: tuple(part[~held_back_mark(len(part), name)] for part in pair)
+        for name, pair in clients.items()
+    }
+    here = in_process(FedTempCalibrator).fit(rows)
+    assert skfedcal.load(path).temperature_ == here.temperature_
+    gain = federated_gain(here, clients, held_back=True)
+    assert result["content"]["gain"]["before"] == gain.before
+    assert result["content"]["gain"]["difference"]["low"] == gain.difference.low
+    text = path.with_suffix(".txt").read_text().splitlines()[-1]
+    assert text.startswith(f"log loss {gain.before:.2f} -> {gain.after:.2f} at the")
 
 
 def test_a_histogram_is_written_with_its_answers(run, clients):
@@ -132,12 +154,15 @@ def test_a_budget_is_kept_over_runs(run, tmp_path):
         "method": TEMPERATURE,
         "ledger": path,
         "ledger_eps": 1.2,
+        "n_rows": 6000,  # as if there were enough for a comparison
         "ledger_delta": 1e-5,
     }
     run(**budget)
     with pytest.raises(BudgetExceededError):
         run(**budget)
-    assert len(PrivacyLedger(path, budget=(1.2, 1e-5))) == 1
+    ledger = PrivacyLedger(path, budget=(1.2, 1e-5))
+    # Fit and comparison together cost what the run was given.
+    assert len(ledger) == 2 and 0.95 < ledger.spent() <= 1.0
 
 
 def test_a_finished_run_is_resumed_without_paying(run, tmp_path):
@@ -145,10 +170,12 @@ def test_a_finished_run_is_resumed_without_paying(run, tmp_path):
         "method": TEMPERATURE,
         "checkpoint": str(tmp_path / "c.npz"),
         "ledger": str(tmp_path / "ledger.jsonl"),
-        "ledger_eps": 1.0,
+        "ledger_eps": 1.0,  # all of it, for fit and comparison together
+        "n_rows": 6000,  # as if there were enough for a comparison
         "ledger_delta": 1e-5,
     }
     first = skfedcal.load(run(**settings)).temperature_
+    assert len(PrivacyLedger(settings["ledger"])) == 2
     with pytest.raises(CheckpointError, match="exists"):
         run(**settings)
     assert skfedcal.load(run(**settings, resume=True)).temperature_ == first

@@ -20,6 +20,7 @@ from skfedcal import (
     save_federation,
 )
 from skfedcal._numerics import softmax
+from skfedcal.exceptions import FaultyClientWarning, NotEnoughClientsError
 from skfedcal.federation import (
     InProcessTransport,
     MessageBackend,
@@ -390,8 +391,11 @@ def test_features_are_no_logits(tmp_path):
         Reading(("a", "b"), rows="features")
 
 
-def test_networks_are_not_trained_by_sites():
+def test_networks_are_not_trained_by_sites_that_do_not_allow_it():
     from skfedcal.training import FedAvgClassifier
 
-    with pytest.raises(TypeError, match="FedGaussianHead or to a calibrator"):
-        FedAvgClassifier().fit(remote(features(), n_columns=4))
+    with (
+        pytest.warns(FaultyClientWarning, match="policy .allow_training. does not"),
+        pytest.raises(NotEnoughClientsError, match="0 clients answered"),
+    ):
+        FedAvgClassifier(classes=[0, 1, 2]).fit(remote(features(), n_columns=4))

@@ -108,7 +108,7 @@ def test_a_site_that_tells_is_caught(tmp_path, capsys, monkeypatch):
     before = (tmp_path / "ledger.jsonl").read_bytes()
     code, printed = audit(capsys, "--site", path, "--json")
     found = json.loads(printed.out)
-    assert code == 2 and found["passed"] is False
+    assert code == 1 and found["passed"] is False
     learnt = {f["attack"]: f["learnt"] for f in found["findings"] if f["learnt"]}
     assert "whether a label is unknown" in learnt["an honest request"]
     assert "attacks succeeded" in printed.err

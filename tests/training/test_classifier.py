@@ -1,5 +1,6 @@
 """FedAvgClassifier: forms of data, modules, privacy, checkpoints, scores."""
 
+import copy
 import pickle
 from functools import partial
 
@@ -871,3 +872,40 @@ def test_callbacks_see_each_round_and_may_stop(digits):
     clf = small(n_rounds=5).set_callbacks(Recorder()).fit(X, y, client_ids=ids)
     assert clf.n_rounds_ == len(seen) == 2
     np.testing.assert_array_equal(seen[-1], flat(clf))
+
+
+# Optimisers
+
+
+def test_adam_starts_anew_in_each_round(digits):
+    """Two rounds are two calls of ``torch.optim.Adam``, not one."""
+    X, y, _ = digits
+    X, y = X[:40].astype(np.float32), y[:40]
+    start = nn.Linear(64, 10)
+    clf = FedAvgClassifier(
+        start, optimizer="adam", n_rounds=2, batch_size=None, lr=0.01, random_state=0
+    ).fit(X, y)
+    module = copy.deepcopy(start)
+    for _ in range(2):
+        steps = torch.optim.Adam(module.parameters(), 0.01)
+        z = module(torch.as_tensor(X))
+        nn.functional.cross_entropy(z, torch.as_tensor(y)).backward()
+        steps.step()
+        steps.zero_grad()
+    for mine, theirs in zip(clf.module_.parameters(), module.parameters(), strict=True):
+        np.testing.assert_allclose(mine.detach(), theirs.detach(), atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [
+        ({"momentum": 0.9}, "momentum=0.9 is a parameter of optimizer='sgd'"),
+        ({"correction": Scaffold()}, "needs steps in proportion"),
+        ({"optimizer": "lbfgs"}, "'optimizer' parameter"),
+    ],
+)
+def test_what_adam_does_not_have(params, text, digits):
+    X, y, ids = digits
+    clf = FedAvgClassifier(**{"optimizer": "adam", **params})
+    with pytest.raises(ValueError, match=text):
+        clf.fit(X, y, client_ids=ids)

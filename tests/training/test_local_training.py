@@ -13,6 +13,7 @@ from skfedcal.clients.dataset import FederatedDataset  # noqa: E402
 from skfedcal.training._local_training import (  # noqa: E402
     ClientMemory,
     ClientTraining,
+    LocalAdam,
     LocalSGD,
     Scaffold,
     class_counts,
@@ -84,8 +85,12 @@ def told(net, round_index=0, **more):
     return {"params": net.flat(), "round": np.array(round_index), **more}
 
 
-def training(net, *, penalties=(), lr=0.1, momentum=0.0, weight_decay=0.0, **params):
+def training(
+    net, *, penalties=(), lr=0.1, momentum=0.0, weight_decay=0.0, adam=False, **params
+):
     local = LocalSGD(lr, momentum, weight_decay, seed=(0,))
+    if adam:
+        local = LocalAdam(lr, weight_decay=weight_decay, seed=(0,))
     return ClientTraining(net, Objective(CrossEntropy(), penalties), local, **params)
 
 
@@ -178,10 +183,10 @@ def test_features_are_the_input_of_the_last_layer(name):
 # Training
 
 
-def by_torch(net, clients, i, steps, **settings):
-    """Parameters of client `i` after SGD of torch over the same batches."""
+def by_torch(net, clients, i, steps, kind=torch.optim.SGD, **settings):
+    """Parameters of client `i` after steps of torch over the same batches."""
     module = net.load(net.flat()).train()
-    optimiser = torch.optim.SGD(module.parameters(), **settings)
+    optimiser = kind(module.parameters(), **settings)
     start, stop = clients.offsets[i], clients.offsets[i + 1]
     where = np.arange(start, stop)
     rows = where if clients.order is None else clients.order[where]
@@ -206,6 +211,24 @@ def test_equals_torch_optim(name, cohort_size):
     for i in (0, 1, 2, 4):
         expected = by_torch(net, clients, i, steps, **settings) - net.flat()
         np.testing.assert_allclose(moved[i], expected, atol=2e-6)
+    assert not moved[3].any()
+
+
+@pytest.mark.parametrize("cohort_size", [1, 10])
+@pytest.mark.parametrize("name", MODULES)
+def test_adam_equals_torch_optim(name, cohort_size):
+    net = network(name)
+    clients = federation([9, 4, 1, 0, 12], tokens=name == "lstm", shuffled=True)
+    settings = {"lr": 0.01, "weight_decay": 0.1}
+    params = {"epochs": 2, "batch_size": 4, "cohort_size": cohort_size}
+    moved = run(training(net, adam=True, **settings, **params), clients, round_index=3)
+    steps = make_steps(clients.sizes, epochs=2, batch_size=4, seed=(0, 3))
+    for i in (0, 1, 2, 4):
+        end = by_torch(net, clients, i, steps, torch.optim.Adam, **settings)
+        expected = end - net.flat()
+        # The quotient of a gradient near zero and its root has few digits in float32.
+        np.testing.assert_allclose(moved[i], expected, atol=2e-4)
+        assert np.linalg.norm(moved[i] - expected) < 1e-3 * np.linalg.norm(expected)
     assert not moved[3].any()
 
 

@@ -276,6 +276,15 @@ def test_nonuniform_is_off_without_a_common_direction():
     assert float(call(penalty, along)) == pytest.approx(float(call(DCA(), case)))
 
 
+def test_literal_nonuniform_keeps_negative_similarities():
+    case = make_case(0)
+    back = {**case, "change": case["start"] - case["params"]}
+    found = float(call(NonUniform(DCA(), literal=True), back))
+    assert found == pytest.approx(-float(call(DCA(), case)))
+    with pytest.raises(TypeError, match="literal='yes'"):
+        NonUniform(DCA(), literal="yes")
+
+
 def test_nonuniform_has_no_slope_of_its_own_in_the_parameters():
     case = make_case(0)
     logits, y = torch.as_tensor(case["logits"]), torch.as_tensor(case["y"])

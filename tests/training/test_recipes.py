@@ -29,6 +29,7 @@ from skfedcal.training import (  # noqa: E402
     nucfl,
 )
 from skfedcal.training._gaussian import retrained, virtual_features  # noqa: E402
+from skfedcal.training._local_training import LocalAdam, LocalSGD  # noqa: E402
 from skfedcal.training.modules import module_logits  # noqa: E402
 
 
@@ -164,8 +165,15 @@ def test_the_prior_says_how_frequent_virtual_features_are(digits):
     assert share[0] < share[1] - 0.5
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_retraining_is_that_of_torch(momentum):
+@pytest.mark.parametrize(
+    ("local", "kind", "settings"),
+    [
+        (LocalSGD(0.3), torch.optim.SGD, {}),
+        (LocalSGD(0.3, 0.9), torch.optim.SGD, {"momentum": 0.9}),
+        (LocalAdam(0.3), torch.optim.Adam, {}),
+    ],
+)
+def test_retraining_is_that_of_torch(local, kind, settings):
     rng = np.random.default_rng(0)
     rows, labels = rng.normal(size=(50, 4)), rng.integers(0, 3, 50)
     layer = nn.Linear(4, 3).double()
@@ -176,11 +184,10 @@ def test_retraining_is_that_of_torch(momentum):
         labels,
         epochs=7,
         batch_size=None,
-        lr=0.3,
-        momentum=momentum,
+        steps=local.layer_steps,
         rng=rng,
     )
-    descent = torch.optim.SGD(layer.parameters(), 0.3, momentum=momentum)
+    descent = kind(layer.parameters(), 0.3, **settings)
     for _ in range(7):
         descent.zero_grad()
         z = layer(torch.as_tensor(rows))
@@ -200,8 +207,7 @@ def test_every_row_of_a_batch_is_used_once_per_pass():
         labels,
         epochs=1,
         batch_size=3,
-        lr=1.0,
-        momentum=0.0,
+        steps=LocalSGD(1.0).layer_steps,
         rng=rng,
     )
     # Each row moves its own column once, by at most 1 / 1 and at least 1 / 3 times 1/4.

@@ -9,8 +9,10 @@ import socket
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
+from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -255,7 +257,7 @@ def check_policy(policy: SitePolicy) -> Iterator[Line]:
     if policy.methods is None:
         yield Line("warn", "methods", "all algorithms are answered")
     if policy.noise == "none":
-        text = "none: exact sums are answered, and are in no ledger"
+        text = "none: exact sums are answered, and no budget covers them"
         yield Line("warn", "noise", text)
     if policy.classes is None:
         text = (
@@ -486,13 +488,14 @@ def _issued(ca: Any, certificate: Any) -> Line:
 
 
 def check_sites(sites: RemoteClients) -> Iterator[Line]:
-    """What connected sites say about themselves: version and readiness."""
+    """What connected sites say about themselves: version, arithmetic, readiness."""
     transport: Any = sites.transport
     for name, greeting in sorted(transport.greetings.items()):
         version = str(greeting.get("version"))[:50]
         declared = {"yes": "declared ready", "no": "declared not ready"}
         state = declared.get(str(greeting.get("ready")), "readiness not declared")
-        text = f"skfedcal {version}, {state}"
+        used = str(greeting.get("arithmetic", "numpy"))[:20]
+        text = f"skfedcal {version} on {used}, {state}"
         same = version == __version__
         if not same:
             text += f"; this is {__version__}"
@@ -510,6 +513,7 @@ def check_run(
     transport: Any = sites.transport
     names = [str(name) for name in transport.ids()]
     module = load_server(folder)
+    yield from check_plan(len(names), module.privacy(config), config)
     transport.preflight = "only"
     try:
         module.ask(sites, config)
@@ -532,3 +536,53 @@ def check_run(
             "what is known beforehand. Hide rows (unit = 'example'), or use a larger "
             "eps",
         )
+
+
+def check_plan(n_sites: int, model: Any, config: Mapping[str, Any]) -> Iterator[Line]:
+    """What so many sites, rows and eps will give, before anything is spent."""
+    from skfedcal.compose.site_results import fix_delta, plan_comparison
+    from skfedcal.evaluation.gain import noise_of_gain
+    from skfedcal.experiments.forecasting import METHODS, forecast
+    from skfedcal.federation.reading import SHARES
+
+    method, share = str(config["method"]), float(config.get("gain-share", 0))
+    name = method.removesuffix("Calibrator")
+    if not method.endswith("Calibrator") or not config["n-rows"]:
+        yield Line("warn", "expected gain", "not known without n-rows and a calibrator")
+        return
+    n_rows = int(config["n-rows"])
+    by_row = model.private and model.unit == "example"
+    n_units = n_rows * SHARES["held"] if by_row else n_sites
+    model = fix_delta(model, n_rows if by_row else n_sites)
+    bound, why = plan_comparison(model, n_units, share)
+    fit = model
+    if model.private and not why:
+        fit = replace(model, eps=model.eps * (1 - share))
+    found = forecast(
+        n_sites,
+        max(round(n_rows / n_sites), 1),
+        n_classes=len(json.loads(config["classes"])),
+        privacy=fit,
+        methods=[name] if name in METHODS else ["FedAuto"],
+        n_fits=10,
+    )
+    for one in found.calibrators.values():
+        text = (
+            f"{one.choice}: a gain in {one.chance:.0%} of simulated fits, "
+            f"{one.share:.0%} of what is possible"
+        )
+        yield Line("ok" if one.chance > 0.5 else "warn", "expected gain", text)
+    good = not found.calibrators or any(one.asked for one in found.calibrators.values())
+    yield Line("ok" if good else "warn", "advice", found.advice)
+    if why:
+        yield Line("warn", "comparison", f"none: {why}")
+    elif model.private:
+        mu = model.strength(max(round(n_units), 1)) * sqrt(1 - (1 - share) ** 2)
+        noise = noise_of_gain(n_units, mu, bound)
+        text = (
+            f"noise gives the difference of log losses a standard error of about "
+            f"{noise:.2g} (losses cut at {bound:g})"
+        )
+        yield Line("ok", "comparison", text)
+    else:
+        yield Line("ok", "comparison", "exact, on a fifth of the rows")

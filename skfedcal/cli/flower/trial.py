@@ -1,27 +1,31 @@
-"""Run an app on this machine: one SuperLink, and one SuperNode for each site."""
+"""Run an app on this machine: a SuperLink, and a process for each site."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from skfedcal.cli.flower.project import OPERATOR, ROSTER, make_keys
+from skfedcal.cli.flower.project import OPERATOR, ROSTER, load_server, make_keys
+from skfedcal.exceptions import NotEnoughClientsError
 
 _START_SECONDS = 120.0
 _END_SECONDS = 15.0
 N_SITES = 3
+# Rows of a site, and how overconfident and how good the classifier is.
+_TOY_ROWS, _TOY_TEMPERATURE, _TOY_SEPARATION = 4000, 3.6, 0.2
 
 
 class TrialError(OSError):
@@ -33,16 +37,63 @@ def run_trial(
     data: Mapping[str, Path],
     folder: Path,
     out: Path,
-    settings: Sequence[str] = (),
+    config: Mapping[str, Any],
 ) -> str:
-    """Run an app over files of sites, and give what it wrote as text.
+    """Run an app over live sites with these files, and give what it wrote as text.
 
     app: Folder of the app.
     data: File of each site.
-    folder: Folder for everything: keys, logs and the home of Flower.
+    folder: Folder for everything: keys, ledgers, logs and the home of Flower.
     out: JSON file for the result.
-    settings: Entries of the run config, as ``key=value``.
+    config: Run config.
     Raises TrialError: If something fails.
+    """
+    from skfedcal.federation import connect
+
+    environment = flower_environment(folder / "flower")
+    make_keys(list(data), [], str(folder), operator=True)
+    secret = folder / "superexec.secret"
+    secret.write_bytes(secrets.token_bytes(32))
+    config = {**config, **_own_settings(data, folder, out)}
+    server = load_server(app)
+    isolation = ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    with ExitStack() as nodes:
+        nodes.enter_context(_ended_by_signals())
+        address = nodes.enter_context(superlink(folder, environment, isolation))
+        for name, path in data.items():
+            file = write_site(folder, address, name, path, config)
+            command = [sys.executable, "-m", "skfedcal", "site", str(file), "--quiet"]
+            log = f"{name}.log"
+            nodes.enter_context(processes(command, folder, environment, log))
+        sites = connect(
+            f"flower://{address}",
+            insecure=True,
+            secret=secret,
+            sites=list(data),
+            min_sites=len(data),
+            n_rows=config["n-rows"] or None,
+            operator=server.operator(config),
+            wait=_START_SECONDS,
+        )
+        try:
+            with sites as remote:
+                server.write(server.ask(remote, config), config)
+        except NotEnoughClientsError as error:
+            logs = [_end_of(folder / f"{name}.log") for name in data]
+            raise TrialError(f"{error} {logs[0]}") from error
+    return out.with_suffix(".txt").read_text().rstrip()
+
+
+def run_stock_trial(
+    app: str,
+    data: Mapping[str, Path],
+    folder: Path,
+    out: Path,
+    settings: Sequence[str] = (),
+) -> str:
+    """Do the same by ``flwr run`` and SuperNodes, which run the client app.
+
+    settings: Entries of the run config, as ``key=value``.
     """
     environment = flower_environment(folder / "flower")
     make_keys(list(data), [], str(folder), operator=True)
@@ -52,13 +103,8 @@ def run_trial(
         for name, path in data.items():
             command = node_command(folder, address, name, path)
             nodes.enter_context(processes(command, folder, environment))
-        config = [
-            *settings,
-            f"out={json.dumps(str(out))}",
-            f"sites={json.dumps(','.join(data))}",
-            f"operator-key={json.dumps(str(folder / OPERATOR))}",
-            f"roster={json.dumps(str(folder / ROSTER))}",
-        ]
+        own = _own_settings(data, folder, out)
+        config = [*settings, *(f"{key}={json.dumps(own[key])}" for key in own)]
         command = [program("flwr"), "run", app, "trial", "--stream"]
         for entry in config:
             command += ["--run-config", entry]
@@ -77,8 +123,60 @@ def run_trial(
     return text.read_text().rstrip()
 
 
+def _own_settings(data: Iterable[str], folder: Path, out: Path) -> dict[str, str]:
+    """Entries of the run config that a trial sets."""
+    return {
+        "out": str(out),
+        "sites": ",".join(data),
+        "operator-key": str(folder / OPERATOR),
+        "roster": str(folder / ROSTER),
+    }
+
+
+def write_site(
+    folder: Path, address: str, name: str, path: Path, config: Mapping[str, Any]
+) -> Path:
+    """File of a live site, with a ledger of its own."""
+    key, ledger = folder / f"{name}.node", folder / f"{name}.jsonl"
+    _make_node_key(key)
+    ledger.touch()
+    entries = {
+        "client-id": name,
+        "data-path": str(path.resolve()),
+        "site-key": str(folder / f"{name}.key"),
+        "roster": str(folder / ROSTER),
+        "ledger": str(ledger),
+        # Twice what the run may spend: refusals are for real sites.
+        "max-eps": 2 * max(float(config["eps"]), 0.1),
+        "max-delta": 1e-4,
+        "noise": "none",
+        "flower": address,
+        "insecure": True,
+        "node-key": str(key),
+        "ready": True,
+    }
+    file = folder / f"{name}.toml"
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in entries.items()]
+    file.write_text("".join(lines))
+    return file
+
+
+def _make_node_key(path: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
+    key = ec.generate_private_key(ec.SECP384R1())
+    raw = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    path.write_bytes(raw)
+    path.chmod(0o600)
+
+
 def toy_data(folder: Path, config: Mapping[str, Any]) -> dict[str, Path]:
-    """Files of three sites that fit a run config."""
+    """Files of three sites that fit a run config: an overconfident classifier."""
     import numpy as np
 
     from skfedcal.clients import make_federation
@@ -89,7 +187,15 @@ def toy_data(folder: Path, config: Mapping[str, Any]) -> dict[str, Path]:
             f"input-type={config['input-type']!r}: pass the files of sites; without "
             "them logits are made up."
         )
-    fed = make_federation(N_SITES, 400 * N_SITES, len(classes), random_state=0)
+    fed = make_federation(
+        N_SITES,
+        _TOY_ROWS * N_SITES,
+        len(classes),
+        temperature=_TOY_TEMPERATURE,
+        separation=_TOY_SEPARATION,
+        alpha=None,
+        random_state=0,
+    )
     paths = {}
     for i, (logits, labels) in enumerate(fed.clients):
         name = f"site-{i}"
@@ -98,17 +204,19 @@ def toy_data(folder: Path, config: Mapping[str, Any]) -> dict[str, Path]:
     return paths
 
 
-def announced_rows(config: Mapping[str, Any], data: Mapping[str, Path]) -> list[str]:
+def announced_rows(
+    config: Mapping[str, Any], data: Mapping[str, Path]
+) -> dict[str, int]:
     """Entry of the run config with the number of rows, where it needs one."""
     import numpy as np
 
     if config["unit"] != "example" or config["n-rows"]:
-        return []
+        return {}
     n_rows = 0
     for path in data.values():
         with np.load(path) as file:
             n_rows += len(file["labels"])
-    return [f"n-rows={n_rows}"]
+    return {"n-rows": n_rows}
 
 
 def flower_environment(home: Path) -> dict[str, str]:
@@ -126,7 +234,9 @@ def flower_environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def superlink(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
+def superlink(
+    folder: Path, environment: Mapping[str, str], options: Sequence[str] = ()
+) -> Iterator[str]:
     """Address of a SuperLink that listens while the block runs."""
     port = free_port()
     address = f"127.0.0.1:{port}"
@@ -135,7 +245,7 @@ def superlink(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
     )
     command = [program("flower-superlink"), "--insecure"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
-    command += ["--disable-runtime-dependency-installation"]
+    command += ["--disable-runtime-dependency-installation", *options]
     with processes(command, folder, environment) as process:
         end = time.monotonic() + _START_SECONDS
         while not _listens(port):
@@ -162,10 +272,13 @@ def node_command(folder: Path, address: str, name: str, path: Path) -> list[str]
 
 @contextmanager
 def processes(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str]
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    log_name: str = "",
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process and its children, which end with the block."""
-    log = folder / f"{Path(command[0]).name}.log"
+    log = folder / (log_name or f"{Path(command[0]).name}.log")
     with open(log, "ab") as stream:
         process = subprocess.Popen(
             command,

@@ -122,13 +122,13 @@ def site_from_file(path: str | os.PathLike[str]) -> node.Site:
             copied = Path(folder, "ledger.jsonl")
             if Path(str(config["ledger"])).exists():
                 shutil.copyfile(str(config["ledger"]), copied)
-            opened = node._ledger({**config, "ledger": str(copied)})
+            opened = node._ledger({**config, "ledger": str(copied)}, key)
             assert opened is not None
             secure = opened.refuses_simulations
             ledger = SiteLedger(budget=opened.budget, require_secure=secure)
             ledger._store.records.extend(opened.records())
         else:
-            node._ledger(config)
+            node._ledger(config, key)
     return node.Site(
         name,
         node._load_file(config),

@@ -33,12 +33,16 @@ def main(grid: Grid, context: Context) -> None:
     sites = RemoteClients(
         transport, n_rows=config["n-rows"] or None, operator=operator(config)
     )
-    result, out = ask(sites, config), Path(config["out"])
-    if hasattr(result, "predict_proba"):
-        result.save(out)  # for skfedcal.load
-        text = f"{config['method']}, {result.n_rounds_} rounds\n{result.privacy_!r}"
-        if not getattr(result, "improves_", True):
-            text += "\nnot distinguishable from noise: predictions are unchanged"
+    print(f"{write(ask(sites, config), config)}", flush=True)
+
+
+def write(result, config):
+    """Write files of a result; return what they say."""
+    out = Path(config["out"])
+    if hasattr(result, "calibrator"):
+        result.calibrator.save(out)  # for skfedcal.load
+        result.save(out.with_suffix(".result.json"))  # for skfedcal verify
+        text = f"{result.calibrator.privacy_!r}\n{result}"
     elif hasattr(result, "to_json"):
         out.write_text(result.to_json())  # for ScoreHistogram.from_json
         text = f"{result!r}\n{answers(result)}\n{result.privacy_!r}"
@@ -46,7 +50,7 @@ def main(grid: Grid, context: Context) -> None:
         out.write_text(json.dumps(plain(result)))
         text = f"{config['method']}: {result!r}"
     out.with_suffix(".txt").write_text(text + "\n")
-    print(f"{text}\nwritten to {out.resolve()}", flush=True)
+    return f"{text}\nwritten to {out.resolve()}"
 
 
 def ask(sites, config):
@@ -61,7 +65,8 @@ def ask(sites, config):
         **json.loads(config["options"]),
     }
     if hasattr(method, "predict_proba"):
-        return method(**options).fit(sites)
+        share = float(config["gain-share"])
+        return skfedcal.fit_sites(method(**options), sites, share=share)
     if hasattr(method, "to_json"):
         return method.fit(sites, **options)
     return method(sites, **options)
