@@ -12,16 +12,19 @@ if TYPE_CHECKING:
         skew_table,
         train_time_table,
     )
+    from skfedcal.experiments.presets import Preset, printed
     from skfedcal.experiments.results import ResultTable
 
 __all__ = [
     "Comparison",
     "ExpectedGain",
     "Forecast",
+    "Preset",
     "ResultTable",
     "compare",
     "forecast",
     "participation_grid",
+    "printed",
     "skew_table",
     "train_time_table",
 ]
@@ -32,6 +35,7 @@ __getattr__, __dir__, _names = attach(
         "comparison": ["Comparison", "compare"],
         "forecasting": ["ExpectedGain", "Forecast", "forecast"],
         "paper_tables": ["participation_grid", "skew_table", "train_time_table"],
+        "presets": ["Preset", "printed"],
         "results": ["ResultTable"],
     },
 )

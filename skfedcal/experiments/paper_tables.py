@@ -10,13 +10,21 @@ from itertools import product
 from math import nan
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from skfedcal import _numerics
 from skfedcal._docs import SharedDocs
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import copy_to_fit
-from skfedcal.experiments.measures import SCORES, Split, check_lists, read_splits, score
+from skfedcal.experiments.measures import (
+    SCORES,
+    Split,
+    check_lists,
+    give_totals,
+    read_splits,
+    score,
+)
 from skfedcal.experiments.results import ResultTable
 from skfedcal.experiments.store import CellStore
 from skfedcal.methods import FedBBQCalibrator, FedBiasTempCalibrator, FedTempCalibrator
@@ -462,6 +470,8 @@ def _calibrated(
             proba = _numerics.softmax(logits)
         else:
             fitted = copy_to_fit(calibrator).set_params(classes=clf.classes_)
+            codes = np.searchsorted(clf.classes_, y)
+            give_totals(fitted, codes, len(clf.classes_))
             fitted.fit(clients)
             proba = fitted.predict_proba(logits)
         found.append((name, score(test_y, proba, clf.classes_, seed)))

@@ -41,10 +41,13 @@ def code_version() -> str:
     return f"{__version__} {found.hexdigest()[:16]}"
 
 
-def cache_folder() -> Path:
-    """Folder of the user for results that can be computed again."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "skfedcal" / "compare"
+def project_store() -> Path:
+    """Folder of this project for results that can be computed again.
+
+    It stands in the folder from which a command is run, so that projects do not share
+    results.
+    """
+    return Path.cwd() / ".skfedcal" / "cells"
 
 
 class CellStore:
@@ -64,6 +67,8 @@ class CellStore:
                 f"({error.strerror}). Pass another one as store (--store), or none "
                 "(--fresh)."
             ) from error
+        if self.folder == project_store():  # nothing for version control
+            self.folder.with_name(".gitignore").write_text("*\n", encoding="utf-8")
 
     def load(self, key: str) -> dict[str, Any] | None:
         """Return a finished cell; None if it is missing or its file is damaged."""

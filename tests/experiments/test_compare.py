@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
+from scipy.stats import norm, t
 from sklearn.metrics import accuracy_score, log_loss
 
 from skfedcal import (
+    FedBBQCalibrator,
     FedBiasTempCalibrator,
     FedBinCalibrator,
     FederatedRunner,
@@ -26,13 +28,17 @@ from skfedcal import (
     compare,
 )
 from skfedcal.exceptions import CalibrationWarning
-from skfedcal.experiments import Comparison
+from skfedcal.experiments import Comparison, printed
 from skfedcal.experiments import store as _store
 from skfedcal.experiments.comparison import engine
-from skfedcal.experiments.comparison.cells import client_differences, read_rows
+from skfedcal.experiments.comparison.cells import (
+    client_differences,
+    measure,
+    read_rows,
+)
 from skfedcal.experiments.comparison.engine import named_methods
 from skfedcal.methods.registry import configurations
-from skfedcal.privacy import PrivacyLedger
+from skfedcal.privacy import CentralDP, PrivacyLedger
 
 pytestmark = pytest.mark.filterwarnings("ignore:random_state")
 
@@ -93,6 +99,32 @@ def test_scores_are_those_of_independent_code(found, given, method, eps, estimat
     sizes = [r.bytes_up + r.bytes_down for r in estimator.history_]
     assert run["bytes"] == sum(sizes)
     assert run.get("eps spent") == (None if eps == "none" else 2.0)
+
+
+@pytest.mark.parametrize("n_clients", [None, 6, 40])
+def test_gain_and_its_error_are_those_of_clients(n_clients):
+    rng = np.random.default_rng(0)
+    each = 30
+    n = each * (n_clients or 40)
+    owners = None if n_clients is None else rng.permutation(np.arange(n) % n_clients)
+    # The gain depends on the client.
+    level = np.zeros(n) if owners is None else rng.normal(0, 1, n_clients)[owners]
+    logits = rng.normal(0, 2, (n, 3))
+    labels = softmax(logits + level[:, None] * [1, 0, 0], axis=1)
+    labels = (labels.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(0, 2)
+    base, proba = softmax(3 * logits, axis=1), softmax(logits, axis=1)
+    proba[0], labels[0] = [0.0, 1.0, 0.0], 1  # classes without any probability
+    found = measure(labels, proba, base, seed=0, n_bins=15, owners=owners)
+    rows = np.arange(n)
+    gain = np.log(proba[rows, labels]) - np.log(base[rows, labels])
+    units, freedom = gain, inf
+    if owners is not None:
+        units = np.bincount(owners, gain) / each
+        freedom = n_clients - 1
+    assert found["NLL gain"] == pytest.approx(gain.mean(), abs=1e-4)
+    factor = 1.0 if freedom == inf else t.ppf(0.975, freedom) / norm.ppf(0.975)
+    error = units.std(ddof=1) / np.sqrt(len(units)) * factor
+    assert found["NLL gain error"] == pytest.approx(error, rel=1e-3)
 
 
 def test_the_oracle_has_all_rows_in_one_place(found, given):
@@ -679,6 +711,9 @@ def test_bytes_are_those_of_a_client_that_is_asked_in_every_round(given):
         ({"vary": {"rounds": ["a"]}}, "='a' is not a whole number above 0"),
         ({"vary": {"clients": [-1]}}, "=-1 is not a whole number above 0"),
         ({"vary": {"clients": [2.5]}}, "=2.5 is not a whole number above 0"),
+        ({"vary": {"privacy": ["x"]}}, r"has 'x'; pass one of \['central'"),
+        ({"vary": {"solver": [3]}}, "has 3; pass names"),
+        ({"vary": {"clip": [(1, -1)]}}, "has -1; pass numbers above 0"),
         ({"n_clients": 0}, "n_clients=0 is not a whole number"),
         ({"n_clients": 61}, "there are 60 clients"),
         ({"eps": [inf]}, "finite numbers above 0"),
@@ -785,3 +820,88 @@ def test_workers_do_not_hear_ctrl_c_and_the_process_does(tmp_path):
         [sys.executable, script], capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("[1, 1] 0\n", "")
+
+
+# Presets, and what `vary` changes in methods
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
+def test_presets_are_run_as_the_paper_prints_them(given):
+    plain, amplified = printed(), printed(amplified=True)
+    methods = [plain["FedTemp"], amplified["FedTemp"], plain["FedBBQ-changed"]]
+    found = compare(*given, methods=methods, eps=[None, 1.0], seeds=1, progress=False)
+    runs = {(run["method"], run["eps"]): run for run in found.runs}
+    names = "FedTemp, as printed", "FedTemp, amplified", "FedBBQ-changed, as printed"
+    # All are used: no rule of acceptance.
+    assert all(runs[name, eps]["used"] for name in names for eps in ("none", "1"))
+    first, second, third = (runs[name, "1"] for name in names)
+    assert (first["accountant"], third["accountant"]) == ("zcdp", "zcdp")
+    assert (first["rounds"], first["delta"]) == (12, 1e-5)
+    # One of 12 rounds in zCDP, by Lemma B.3 and B.7.
+    rho = minimize_scalar(
+        lambda log_rho: abs(zcdp_delta(np.exp(log_rho)) - 1e-5), bounds=(-6, 0)
+    ).x
+    assert first["noise"] == pytest.approx(np.sqrt(12 / (2 * np.exp(rho))), rel=1e-3)
+    assert second["noise"] < first["noise"] / 3
+
+
+def zcdp_delta(rho, eps=1.0):
+    """Lemma B.3 of the paper, on a grid of alpha."""
+    alpha = 1 + np.exp(np.linspace(-5, 10, 20001))
+    logs = (alpha - 1) * (alpha * rho - eps) - np.log(alpha - 1)
+    return np.exp(logs + alpha * np.log1p(-1 / alpha)).min()
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
+def test_the_weight_of_bins_is_the_share_of_rows_that_were_seen(given):
+    runner = FederatedRunner(2, "independent", 5)
+    found = compare(
+        *given, methods=["bbq", "bbq-all"], eps=[None], seeds=1, runner=runner,
+        progress=False,
+    )  # fmt: skip
+    plain, weighted = (run_of(found, n, "none") for n in ("FedBBQ", "FedBBQ-all"))
+    assert plain["NLL"] != weighted["NLL"]
+    clients, (logits, labels) = given
+    totals = np.bincount(np.concatenate([y for _, y in clients]), minlength=4)
+    cal = FedBBQCalibrator(
+        weighting="all", class_totals=totals, classes=range(4), runner=runner,
+        random_state=0,
+    ).fit(clients)  # fmt: skip
+    proba = cal.predict_proba(logits).astype(float)
+    expected = log_loss(labels, proba / proba.sum(axis=1, keepdims=True))
+    assert weighted["NLL"] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
+def test_vary_changes_solver_weighting_privacy_and_pairs_of_clips(given):
+    words = {"eps": [1.0], "seeds": 1, "progress": False}
+    found = compare(*given, methods=["temp", "bin"], **words,
+                    vary={"solver": ["newton", "grid"]})  # fmt: skip
+    assert [(r["method"], r["solver"]) for r in found.rows[2:]] == [
+        ("FedTemp", "newton"), ("FedTemp", "grid"), ("FedBin", "-"),
+    ]  # fmt: skip
+    found = compare(*given, methods=["bbq"], **words,
+                    vary={"weighting": [None, "all", "changed"]})  # fmt: skip
+    assert [r["weighting"] for r in found.rows[2:]] == ["none", "all", "changed"]
+    found = compare(*given, methods=["temp"], **words,
+                    vary={"privacy": ["central", "zcdp"]})  # fmt: skip
+    tight, loose = found.rows[2:]
+    assert [r["accountant"] for r in found.runs[2:]] == ["gdp", "zcdp"]
+    assert tight["eps spent"] == loose["eps spent"] == 1.0
+    bins = FedBinCalibrator(if_improves=False)
+    found = compare(*given, methods={"bin": bins, "temp": "temp"}, **words,
+                    vary={"clip": [(10, 50), (1, 200)]})  # fmt: skip
+    assert [r["clip"] for r in found.rows[2:]] == ["10/50", "1/200", "-"]
+    assert Comparison.from_json(found.to_json()).to_text() == found.to_text()
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
+def test_eps_goes_into_the_privacy_model_of_a_method(given):
+    method = FedTempCalibrator(privacy=CentralDP(7.0, accountant="zcdp"))
+    found = compare(*given, methods={"zcdp": method, "gdp": "temp"}, eps=[None, 1.0],
+                    delta=1e-4, seeds=1, progress=False)  # fmt: skip
+    assert "eps spent" not in run_of(found, "zcdp", "none")
+    loose, tight = (run_of(found, name, "1") for name in ("zcdp", "gdp"))
+    assert (loose["eps spent"], loose["delta"]) == (1.0, 1e-4)
+    assert (loose["accountant"], tight["accountant"]) == ("zcdp", "gdp")
+    assert loose["noise"] > tight["noise"]

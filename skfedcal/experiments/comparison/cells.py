@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite, nan
+from math import isfinite
 from typing import Any
 
 import joblib
@@ -25,13 +25,17 @@ from skfedcal.clients import DirichletPartitioner, load_federation
 from skfedcal.clients.arrays import INPUT_TYPES, distinct, join, read_array, to_logits
 from skfedcal.clients.forms import parse_clients
 from skfedcal.compose.folds import holdout_rows
+from skfedcal.evaluation import federated_compare_scores
+from skfedcal.evaluation.intervals import quantile
 from skfedcal.exceptions import (
     CalibrationWarning,
     NotEnoughClientsError,
     SimulatedPrivacyWarning,
 )
-from skfedcal.experiments.measures import score
+from skfedcal.experiments.measures import give_totals, score
 from skfedcal.experiments.store import CellStore, code_version, key_of
+from skfedcal.federation import ShardedClients
+from skfedcal.federation.shard_rows import is_sharded
 from skfedcal.methods import FedTempCalibrator, client_temperatures
 from skfedcal.metrics import brier_score, classwise_calibration_error
 from skfedcal.metrics.binning import bin_index, bin_sums
@@ -40,22 +44,45 @@ Array = NDArray[Any]
 
 # The paper's setting for rows that nobody owns.
 N_CLIENTS, BETA = 100, 0.1
+# Most rows of shards that are measured on in one process.
+MAX_TEST_ROWS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Logits, labels and clients to fit on; logits and labels for the test."""
+    """Logits, labels and clients to fit on; the same for the test.
+
+    Clients of the test rows are None if the rows have no clients.
+    """
 
     logits: Array
     labels: Array
     clients: Array
     test_logits: Array
     test_labels: Array
+    test_clients: Array | None = None
 
     @property
     def n_clients(self) -> int:
         """Clients that have rows."""
         return len(np.unique(self.clients))
+
+    @property
+    def n_rows(self) -> int:
+        """Rows to fit on."""
+        return len(self.labels)
+
+    def fit(self, estimator: Any, n_classes: int, *, central: bool) -> Any:
+        """Fit to the clients, or to all rows in one place."""
+        owners = None if central else self.clients
+        if not central:
+            give_totals(estimator, self.labels, n_classes)
+        return estimator.fit(self.logits, self.labels, client_ids=owners)
+
+    def predict(self, fitted: Any) -> Array:
+        """Probabilities of the test rows."""
+        proba: Array = fitted.predict_proba(self.test_logits)
+        return proba
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +98,7 @@ class Rows:
     clients: Array | None
     test: tuple[Array, Array] | None
     classes: Array
+    test_clients: Array | None = None
 
     def partition(
         self, seed: int, n_clients: int | None, beta: float, test_size: float
@@ -115,7 +143,7 @@ class Rows:
         """Use the given clients, or a sample of them."""
         assert self.clients is not None
         names, clients = np.unique(self.clients, return_inverse=True)
-        rows, test = np.arange(len(clients)), self.test
+        rows, test, owners = np.arange(len(clients)), self.test, self.test_clients
         if n_clients is not None:
             if n_clients > len(names):
                 raise ValueError(
@@ -127,20 +155,132 @@ class Rows:
             # All clients keep rows for the test, so that it is the same for any number.
             rng = np.random.default_rng(seed)
             held = holdout_rows(self.labels, clients, test_size, rng)
-            test = self.logits[held], self.labels[held]
+            test, owners = (self.logits[held], self.labels[held]), clients[held]
             rows = rows[~held[rows]]
-        return Split(self.logits[rows], self.labels[rows], clients[rows], *test)
+        own = self.logits[rows], self.labels[rows], clients[rows]
+        return Split(*own, *test, owners)
 
     def digest(self) -> str:
         """Fingerprint of all of it."""
         found = hashlib.sha256()
-        for part in (self.logits, self.labels, self.clients, *(self.test or (None,))):
+        parts = (self.logits, self.labels, self.clients, *(self.test or (None,)))
+        for part in (*parts, self.test_clients):
             if part is not None:
                 array = np.ascontiguousarray(part)
                 found.update(f"{array.dtype}{array.shape}".encode())
                 found.update(array.tobytes())
             found.update(b";")
         return found.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedSplit:
+    """Shards to fit on; logits and labels for the test."""
+
+    shards: ShardedClients
+    data: Any
+    test_logits: Array
+    test_labels: Array
+    test_clients: Array | None = None
+
+    @property
+    def n_clients(self) -> int:
+        """Clients to fit on."""
+        return int(self.data.n_clients)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows to fit on."""
+        return int(self.data.n_rows)
+
+    def fit(self, estimator: Any, n_classes: int, *, central: bool) -> Any:
+        """Fit on the workers; the sums of all clients are those of one place."""
+        return estimator.fit(self.shards)
+
+    def predict(self, fitted: Any) -> Array:
+        """Probabilities of the test rows."""
+        logits = self.test_logits
+        if fitted.n_features_in_ == 1:
+            logits = logits[:, 1:] - logits[:, :1]
+        proba: Array = fitted.predict_proba(logits)
+        return proba
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedShares:
+    """Shards to compare methods on, with labels as columns.
+
+    Without test rows, a share of the shards is kept for the test, others with each
+    seed; their clients are not asked. `read` keeps what was read for a seed.
+    """
+
+    shards: ShardedClients
+    test: tuple[Array, Array] | None
+    classes: Array
+    read: dict[int, ShardedSplit]
+
+    @property
+    def clients(self) -> bool:
+        """Rows have clients."""
+        return True
+
+    def partition(
+        self, seed: int, n_clients: int | None, beta: float, test_size: float
+    ) -> ShardedSplit:
+        """Split the shards as one seed does."""
+        if n_clients is not None:
+            raise ValueError(
+                f"n_clients={n_clients}: clients in shards are not sampled. Leave it "
+                "out, or pass ShardedClients.subset of fewer shards."
+            )
+        if seed not in self.read:
+            self.read.clear()
+            self.read[seed] = self._split(seed, test_size)
+        return self.read[seed]
+
+    def _split(self, seed: int, test_size: float) -> ShardedSplit:
+        shards, n_shards = self.shards, self.shards.n_shards
+        test: tuple[Array, ...] | None = self.test
+        if test is None:
+            if n_shards < 2:
+                raise ValueError(
+                    "One shard cannot be kept for the test and fitted on; pass test, "
+                    "or more shards."
+                )
+            order = np.random.default_rng(seed).permutation(n_shards).tolist()
+            sizes = shards.read(None, "logits")[0].shard_rows
+            n_test = min(max(round(test_size * n_shards), 1), n_shards - 1)
+            within = np.cumsum([sizes[i] for i in order[:n_test]]) <= MAX_TEST_ROWS
+            held = order[: max(1, int(within.sum()))]
+            data = shards.subset(sorted(held)).read(None, "logits")[0]
+            test = data.workers.rows()
+            shards = shards.subset(sorted(set(order) - set(held)))
+        return ShardedSplit(shards, shards.read(None, "logits")[0], *test)
+
+    def digest(self) -> str:
+        """Fingerprint of all of it."""
+        found = hashlib.sha256()
+        for text in self.shards.read(None, "logits")[0].workers.digests():
+            found.update(text.encode())
+        for part in self.test or ():
+            found.update(np.ascontiguousarray(part).tobytes())
+        return found.hexdigest()
+
+
+def _from_shards(
+    shards: ShardedClients, test: Any, client_ids: Any, classes: Any, input_type: str
+) -> ShardedShares:
+    shards.check_arguments(client_ids=client_ids, classes=classes)
+    if input_type != "logits":
+        raise ValueError(
+            f"input_type={input_type!r}: methods are compared on logits in shards. "
+            "Leave it out, or pass a loader that returns logits."
+        )
+    n_classes = len(shards.read(None, "logits")[1])
+    known, pair = np.arange(n_classes), None
+    if test is not None:
+        pair = _test_pair(test, known, n_classes, _table)
+    return ShardedShares(shards, pair, known, {})
 
 
 def read_rows(
@@ -150,12 +290,15 @@ def read_rows(
     client_ids: Any = None,
     classes: Any = None,
     input_type: str = "logits",
-) -> Rows:
+) -> Rows | ShardedShares:
     """Convert the arguments of `compare` to one form."""
     if not isinstance(input_type, str) or input_type not in INPUT_TYPES:
         raise ValueError(f"input_type must be one of {INPUT_TYPES}, got {input_type!r}")
     if isinstance(clients, str | os.PathLike):
-        clients = load_federation(clients)
+        sharded = is_sharded(clients)
+        clients = ShardedClients(clients) if sharded else load_federation(clients)
+    if isinstance(clients, ShardedClients):
+        return _from_shards(clients, test, client_ids, classes, input_type)
     if hasattr(clients, "client_names"):
         given = {"client_ids": client_ids, "classes": classes}
         for name, value in given.items():
@@ -191,19 +334,26 @@ def read_rows(
     _check_lengths(logits, labels, "clients")
     pair = None
     if test is not None:
-        if not _is_pair(test):
-            raise ValueError(
-                "test must be a pair (logits, labels) or None, got "
-                f"{type(test).__name__}."
-            )
-        pair = as_table(test[0]), _columns(test[1], known)
-        _check_lengths(*pair, "test")
-        if pair[0].shape[1] != logits.shape[1]:
-            raise ValueError(
-                f"test has {pair[0].shape[1]} columns of logits, the clients have "
-                f"{logits.shape[1]}."
-            )
+        pair = _test_pair(test, known, logits.shape[1], as_table)
     return Rows(logits, labels, owners, pair, known)
+
+
+def _test_pair(
+    test: Any, known: Array, n_columns: int, as_table: Callable[[Any], Array]
+) -> tuple[Array, Array]:
+    """Logits and labels of the test, checked."""
+    if not _is_pair(test):
+        raise ValueError(
+            f"test must be a pair (logits, labels) or None, got {type(test).__name__}."
+        )
+    pair = as_table(test[0]), _columns(test[1], known)
+    _check_lengths(*pair, "test")
+    if pair[0].shape[1] != n_columns:
+        raise ValueError(
+            f"test has {pair[0].shape[1]} columns of logits, the clients have "
+            f"{n_columns}."
+        )
+    return pair
 
 
 def _from_file(bunch: Any, test: Any) -> Rows:
@@ -218,7 +368,9 @@ def _from_file(bunch: Any, test: Any) -> Rows:
     logits = _table(fit.logits)
     pair = None if bunch.val is None else (_table(bunch.logits), bunch.labels)
     _check_lengths(logits, fit.labels, "file")
-    return Rows(logits, fit.labels, fit.client_ids, pair, np.arange(logits.shape[1]))
+    columns = np.arange(logits.shape[1])
+    owners = None if bunch.val is None else bunch.client_ids
+    return Rows(logits, fit.labels, fit.client_ids, pair, columns, owners)
 
 
 def _is_pair(value: Any) -> bool:
@@ -368,6 +520,9 @@ BASE, CENTRAL = "base", "central"
 # What data or settings can make a method refuse; the other cells go on.
 REFUSALS = (ValueError, ArithmeticError, NotEnoughClientsError)
 
+# Smaller probabilities that are not 0 count as this, as in `metrics.log_loss`.
+_LEAST = float(np.finfo(np.float64).eps)
+
 # Warnings that the result says in columns: whether it is simulated, and was used.
 SAID = (SimulatedPrivacyWarning, CalibrationWarning)
 
@@ -404,7 +559,9 @@ class Cell:
         return key_of(settings)
 
 
-def run_cell(cell: Cell, key: str, rows: Rows, store: CellStore) -> dict[str, Any]:
+def run_cell(
+    cell: Cell, key: str, rows: Rows | ShardedShares, store: CellStore
+) -> dict[str, Any]:
     """Fit, measure and store; a method that refuses gives its message."""
     # Processes would print warnings with places in files; they are part of the result.
     with warnings.catch_warnings(record=True) as caught:
@@ -420,41 +577,60 @@ def run_cell(cell: Cell, key: str, rows: Rows, store: CellStore) -> dict[str, An
     return result
 
 
-def _result(cell: Cell, rows: Rows) -> dict[str, Any]:
+def _result(cell: Cell, rows: Rows | ShardedShares) -> dict[str, Any]:
     split = rows.partition(**cell.split)
     base = _numerics.softmax(split.test_logits.astype(np.float64))
     proba, fitted = base, None
     if cell.estimator is not None:
-        owners = None if cell.method == CENTRAL else split.clients
-        fitted = copy_to_fit(cell.estimator).fit(
-            split.logits, split.labels, client_ids=owners
+        central = cell.method == CENTRAL
+        fitted = split.fit(
+            copy_to_fit(cell.estimator), len(rows.classes), central=central
         )
-        proba = fitted.predict_proba(split.test_logits)
+        proba = split.predict(fitted)
     seed, n_bins = cell.split["seed"], cell.n_bins
     result = {
-        **measure(split.test_labels, proba, base, seed=seed, n_bins=n_bins),
+        **measure(
+            split.test_labels,
+            proba,
+            base,
+            seed=seed,
+            n_bins=n_bins,
+            owners=split.test_clients,
+        ),
         # The oracle has no clients that could pay.
         **cost(None if cell.method == CENTRAL else fitted),
         "n_clients": split.n_clients,
-        "n_rows": len(split.labels),
+        "n_rows": split.n_rows,
         "n_test": len(split.test_labels),
     }
-    if cell.method == BASE:
+    # How far clients differ needs what each would fit: not through a driver.
+    if cell.method == BASE and isinstance(split, Split):
         n_classes = len(rows.classes)
         result["clients differ"] = client_differences(split, n_classes, n_bins)
     return result
 
 
 def measure(
-    labels: Array, proba: Array, base: Array, *, seed: int, n_bins: int
+    labels: Array,
+    proba: Array,
+    base: Array,
+    *,
+    seed: int,
+    n_bins: int,
+    owners: Array | None = None,
 ) -> dict[str, Any]:
-    """Scores of probabilities, and what they gain over those of the base."""
+    """Scores of probabilities, and what they gain over those of the base.
+
+    The error of the gain is for other clients like the `owners` of the rows.
+    """
     proba = np.asarray(proba, dtype=np.float64)
     classes = np.arange(proba.shape[1])
     found = score(labels, proba, classes, seed, n_bins=n_bins)
-    eps = float(np.finfo(np.float64).eps)
-    gain = _numerics.label_losses(base, labels, eps)
-    gain -= _numerics.label_losses(proba, labels, eps)
+    after, before = (np.where(p > 0, np.maximum(p, _LEAST), 0.0) for p in (proba, base))
+    gain = federated_compare_scores(
+        after, before, labels, client_ids=owners, metric="log_loss", classes=classes,
+        input_type="proba",
+    )  # fmt: skip
     hits = proba.argmax(axis=1) == labels
     confidence = proba.max(axis=1)
     bins = bin_sums(confidence, hits, bin_index(confidence, n_bins), n_bins)
@@ -462,10 +638,9 @@ def measure(
         **found,
         "Brier": float(brier_score(labels, proba, labels=classes)),
         "acc change": float(hits.mean() - (base.argmax(axis=1) == labels).mean()),
-        "NLL gain": float(gain.mean()),
-        "NLL gain error": float(gain.std(ddof=1) / np.sqrt(len(gain)))
-        if len(gain) > 1
-        else nan,
+        "NLL gain": float(gain),
+        # A standard error, larger where there are few clients (Student's law).
+        "NLL gain error": (gain.high - gain.low) / (2 * quantile(0.95)),
         "confidence": float(confidence.mean()),
         "reliability": {
             "n": bins.weight.tolist(),
@@ -482,7 +657,7 @@ def cost(fitted: Any) -> dict[str, Any]:
     report, history = fitted.privacy_, fitted.history_
     seconds = sum(record.client_seconds for record in history)
     found: dict[str, Any] = {
-        "used": bool(fitted.improves_),
+        "used": bool(getattr(fitted, "_map_is_used", fitted.improves_)),
         "rounds": int(fitted.n_rounds_),
         "bytes": sum(record.bytes_up + record.bytes_down for record in history),
         "client seconds": float(seconds) if isfinite(seconds) else None,

@@ -25,6 +25,7 @@ import joblib
 import numpy as np
 from numpy.typing import ArrayLike
 
+from skfedcal import privacy
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import copy_to_fit
 from skfedcal._version import __version__
@@ -36,6 +37,7 @@ from skfedcal.experiments.comparison.cells import (
     N_CLIENTS,
     Cell,
     Rows,
+    ShardedShares,
     read_rows,
     run_cell,
 )
@@ -45,11 +47,30 @@ from skfedcal.experiments.comparison.result import (
     Comparison,
     check_result,
 )
+from skfedcal.experiments.presets import Preset
 from skfedcal.experiments.store import CellStore
 from skfedcal.federation import FederatedRunner
 from skfedcal.methods.registry import configurations, short_name
 
-VARY = ("rounds", "beta", "eps", "bins", "clip", "clients")
+VARY = (
+    "rounds",
+    "beta",
+    "eps",
+    "bins",
+    "clip",
+    "clients",
+    "solver",
+    "weighting",
+    "privacy",
+)
+
+# What ``vary["privacy"]`` may name: the model of private fits.
+PRIVACY = {
+    "central": ("CentralDP", {}),
+    "zcdp": ("CentralDP", {"accountant": "zcdp"}),
+    "distributed": ("DistributedDP", {}),
+    "local": ("LocalDP", {}),
+}
 
 
 def named_methods(methods: Any) -> dict[str, Any]:
@@ -78,6 +99,8 @@ def named_methods(methods: Any) -> dict[str, Any]:
 
 
 def _estimator(entry: Any) -> tuple[str, Any]:
+    if isinstance(entry, Preset):
+        return entry.label, entry
     if hasattr(entry, "get_params") and hasattr(entry, "fit"):
         name = type(entry).__name__.removesuffix("Calibrator")
         return name, copy_to_fit(entry)
@@ -108,7 +131,7 @@ def check_vary(vary: Any) -> dict[str, list[Any]]:
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise ValueError(f"vary[{name!r}] must be a list of values, got {values!r}")
         found[name] = [_value(name, value) for value in values]
-        if name != "eps" and len(set(found[name])) < len(values):
+        if name != "eps" and len(set(map(str, found[name]))) < len(values):
             raise ValueError(f"vary[{name!r}]={values!r} has a value twice.")
     return found
 
@@ -120,6 +143,15 @@ def _value(name: str, value: Any) -> Any:
         return as_count(word, value)
     if name == "eps" or (name == "clip" and isinstance(value, str) and value == "auto"):
         return value
+    if name in ("solver", "weighting") and isinstance(value, str | None):
+        return value
+    if name == "privacy" and isinstance(value, str) and value in PRIVACY:
+        return value
+    if name in ("solver", "weighting", "privacy"):
+        known = f"one of {list(PRIVACY)}" if name == "privacy" else "names"
+        raise ValueError(f"{word} has {value!r}; pass {known}.")
+    if name == "clip" and isinstance(value, list | tuple) and len(value) == 2:
+        return _value(name, value[0]), _value(name, value[1])
     number = as_number(word, value)
     if not 0 < number < inf:
         raise ValueError(f"{word} has {value!r}; pass numbers above 0.")
@@ -135,12 +167,26 @@ def as_count(name: str, value: Any) -> int:
 
 
 def changed(estimator: Any, name: str, value: Any) -> Any:
-    """Return a copy with other bins or another clip; None if it has no such thing."""
-    params = estimator.get_params(deep=False)
-    if name == "clip":
-        return copy_to_fit(estimator).set_params(clip=value)
+    """Return a copy with another value of a parameter; None if it has no such thing.
+
+    name: "bins", "clip", "solver", "weighting" or "privacy".
+    """
+    params = (
+        estimator.get_params()
+        if isinstance(estimator, Preset)
+        else estimator.get_params(deep=False)
+    )
+    if name == "privacy":
+        # The budget is set later.
+        kind, given = PRIVACY[value]
+        return _set(estimator, privacy=getattr(privacy, kind)(1.0, **given))
+    if name in ("clip", "solver", "weighting"):
+        pair = name == "clip" and isinstance(value, tuple)
+        if name not in params or (pair and "clip_per_class" not in params):
+            return None
+        return _set(estimator, **{name: value})
     if "n_bins" in params:
-        return copy_to_fit(estimator).set_params(n_bins=value)
+        return _set(estimator, n_bins=value)
     if "n_levels" in params:
         levels = log2(value) if value > 0 else 0.5
         if levels != int(levels) or levels < 1:
@@ -148,8 +194,14 @@ def changed(estimator: Any, name: str, value: Any) -> Any:
                 f"vary['bins'] has {value!r}; FedBBQ halves its bins, so pass powers "
                 "of two, such as 128."
             )
-        return copy_to_fit(estimator).set_params(n_levels=int(levels))
+        return _set(estimator, n_levels=int(levels))
     return None
+
+
+def _set(estimator: Any, **params: Any) -> Any:
+    if isinstance(estimator, Preset):
+        return estimator.with_params(**params)
+    return copy_to_fit(estimator).set_params(**params)
 
 
 # What decides how rows are assigned, and therefore what the base and the oracle are.
@@ -163,7 +215,7 @@ COLUMN = {"rounds": "n_rounds"}
 class Plan:
     """Settings of a comparison, and the cells that they make."""
 
-    rows: Rows
+    rows: Rows | ShardedShares
     methods: Mapping[str, Any]
     oracle: Any
     eps: Sequence[float | None]
@@ -196,9 +248,9 @@ class Plan:
             )
         for point in self.points(OF_SPLIT):
             split = self.rows.partition(**self._split(point, self.seeds[0]))
-            if len(split.test_labels) < 2 or not len(split.labels):
+            if len(split.test_labels) < 2 or not split.n_rows:
                 raise ValueError(
-                    f"{len(split.labels)} rows to fit and {len(split.test_labels)} to "
+                    f"{split.n_rows} rows to fit and {len(split.test_labels)} to "
                     "test are too few; pass more, or another test_size."
                 )
 
@@ -240,9 +292,9 @@ class Plan:
                     )
 
     def _at(self, method: Any, point: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return the method with bins and clip of a point, and what it has of it."""
-        shown = dict(point)
-        for name in ("bins", "clip"):
+        """Return the method with parameters of a point, and what it has of them."""
+        shown = {name: _shown(value) for name, value in point.items()}
+        for name in ("bins", "clip", "solver", "weighting", "privacy"):
             if name in point:
                 other = changed(method, name, point[name])
                 if other is None:
@@ -252,26 +304,45 @@ class Plan:
         return method, shown
 
     def _configured_oracle(self) -> Any:
-        return copy_to_fit(self.oracle).set_params(
-            eps=None, classes=range(len(self.rows.classes)), random_state=0
+        oracle = self.oracle
+        oracle = oracle.build() if isinstance(oracle, Preset) else copy_to_fit(oracle)
+        return oracle.set_params(
+            eps=None, runner=None, classes=range(len(self.rows.classes)), random_state=0
         )
 
     def _configured(
         self, estimator: Any, eps: float | None, seed: int, point: Mapping[str, Any]
     ) -> Any:
+        n_rounds = point.get("rounds", self.runner.n_rounds)
         params: dict[str, Any] = {
-            "eps": eps,
             "classes": list(range(len(self.rows.classes))),
             "random_state": seed if self.seeded else None,
-            "runner": replace(
-                self.runner, n_rounds=point.get("rounds", self.runner.n_rounds)
-            ),
         }
-        if self.delta is not None and eps is not None:
-            params["delta"] = self.delta
+        if isinstance(estimator, Preset):
+            # Number and size of cohorts may differ from the paper, their kind not.
+            params["runner"] = estimator.runner(n_rounds, self.runner.cohort_size)
+            if eps is not None and "privacy" in estimator.params:
+                params |= self._budget(estimator.params["privacy"], eps)
+            elif "privacy" in estimator.params:
+                params["privacy"] = None
+            return estimator.build(eps, self.delta, **params)
+        params["runner"] = replace(self.runner, n_rounds=n_rounds)
+        params |= self._budget(estimator.get_params(deep=False).get("privacy"), eps)
         if self.class_prior is not None and "class_prior" in estimator.get_params():
             params["class_prior"] = self.class_prior
         return copy_to_fit(estimator).set_params(**params)
+
+    def _budget(self, model: Any, eps: float | None) -> dict[str, Any]:
+        """Parameters of the budget: of the estimator, or of its own privacy model."""
+        given: dict[str, Any] = {"eps": eps}
+        if self.delta is not None and eps is not None:
+            given["delta"] = self.delta
+        if not hasattr(model, "eps"):
+            return given
+        if eps is None:
+            return {"eps": None, "privacy": None}
+        known = {k: v for k, v in given.items() if hasattr(model, k)}
+        return {"eps": None, "delta": None, "privacy": replace(model, **known)}
 
     def _cell(
         self,
@@ -327,9 +398,18 @@ class Plan:
             else self.sizes["test_size"],
             "class_prior": None if self.class_prior is None else str(self.class_prior),
             "runner": repr(self.runner),
-            "oracle": type(self.oracle).__name__.removesuffix("Calibrator"),
+            "oracle": self.oracle.label
+            if isinstance(self.oracle, Preset)
+            else type(self.oracle).__name__.removesuffix("Calibrator"),
             "n_bins": int(self.n_bins),
         }
+
+
+def _shown(value: Any) -> Any:
+    """Value of `vary` as a key of a row: a number or a text."""
+    if isinstance(value, tuple):
+        return "/".join(f"{part:g}" for part in value)
+    return "none" if value is None else value
 
 
 def budget_text(eps: float | None) -> str:
@@ -486,19 +566,21 @@ def compare(
 
     Parameters
     ----------
-    clients : list or dict of (logits, labels) pairs, tuple, str or path-like
+    clients : list or dict of (logits, labels) pairs, tuple, path or ShardedClients
         Rows to calibrate on, of each client. A tuple ``(logits, labels)`` holds the
         rows of all; without `client_ids` they are assigned to `n_clients` clients with
         label skew `beta`. A str or path is a file or a folder for `load_federation`;
-        what that returns is taken too.
+        what that returns is taken too. Of `ShardedClients`, or a folder of shards,
+        whole shards are kept for the test (at most 200,000 rows) where none is given.
     test : tuple (logits, labels), default=None
         Rows to measure on. None keeps the share `test_size` of the rows (of each
         client) for it, another one with each seed.
-    methods : list of str or calibrator, dict of name to these, default=None
-        Names such as "FedTemp" or "temp", or calibrators, whose `eps`, `delta`,
-        `classes`, `runner` and `random_state` are set here. None is what the
-        registry marks as `compared`, with its variants; ``skfedcal compare --help``
-        lists them.
+    methods : list of str, calibrator or Preset, dict of name to these, default=None
+        Names such as "FedTemp" or "temp", or calibrators, whose `eps`, `delta` (or
+        those of their `privacy`), `classes`, `runner` and `random_state` are set here.
+        A preset, such as those of `printed`, keeps its kind of cohort and accountant.
+        None is what the registry marks as `compared`, with its variants; ``skfedcal
+        compare --help`` lists them.
     eps : sequence of float or None, default=(None, 3.0, 1.0, 0.5)
         Budgets of a client; None adds no noise.
     seeds : int, sequence of int or None, default=3
@@ -507,8 +589,10 @@ def compare(
     vary : dict of str to list, default=None
         Values to run everything with, by name: "rounds" (of the runner), "beta" (label
         skew) and "clients" (number of them) of assigned rows, "bins" (per class, or
-        those that FedBBQ starts from), "clip", or "eps". Each is a column of the table;
-        that of the rounds asked for is "n_rounds".
+        those that FedBBQ starts from), "clip" (numbers, or pairs for positive and
+        negative counts), "solver", "weighting", "privacy" (the model: "central",
+        "zcdp", "distributed", "local"), or "eps". Each is a column of the table; that
+        of the rounds asked for is "n_rounds".
     client_ids : array-like of shape (n_rows,), default=None
         Client of each row, where `clients` is a tuple.
     classes : array-like of shape (n_classes,), default=None
@@ -528,8 +612,8 @@ def compare(
         Public class frequencies, for methods that have this parameter.
     runner : FederatedRunner, default=None
         Schedule of all fits. None asks all clients in each round and leaves the number
-        of rounds to the method. ``FederatedRunner(n_rounds=12, cohort="independent",
-        cohort_size=10)`` is the paper's.
+        of rounds to the method. Presets take `n_rounds` and `cohort_size` from it, if
+        given.
     oracle : str or calibrator, default="FedBiasTemp"
         What is fitted centrally, to all rows in one place without noise.
     n_bins : int, default=15
@@ -614,12 +698,17 @@ def _vary(given: Any) -> dict[str, list[Any]]:
 
 def _run(
     cells: Sequence[Cell],
-    rows: Rows,
+    rows: Rows | ShardedShares,
     store: CellStore,
     n_jobs: int | None,
     progress: bool | Callable[[int, int], object],
 ) -> list[dict[str, Any]]:
     """Results of all cells, from the store or by running them."""
+    if isinstance(rows, ShardedShares) and n_jobs not in (None, 1):
+        raise ValueError(
+            f"n_jobs={n_jobs}: cells over shards run one after the other, and the "
+            "executor of ShardedClients works for each. Leave n_jobs out."
+        )
     # Without a store, what cannot be hashed is taken too, such as a ledger in memory.
     digest = "" if store.folder is None else rows.digest()
     keys = [cell.key(digest) if digest else "" for cell in cells]

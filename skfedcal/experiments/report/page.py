@@ -444,7 +444,8 @@ def _verdict(verdict: Verdict) -> str:
         f"{escape(first)}</p><ul>{lines}</ul></section>"
         "<p><small>The best rows were chosen on the rows that they are measured on, so "
         "that they look a little better than they are. A gain is clear if it is more "
-        "than two standard errors. Log loss and classwise error: lower is better; "
+        "than two standard errors, which are for other clients like these where the "
+        "test rows have owners. Log loss and classwise error: lower is better; "
         "floor: the classwise error that a perfect model would show on as many rows."
         f"{_budget_words(verdict)}</small></p>"
     )

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 # A gain counts when it is larger than this many standard errors.
 N_ERRORS = 2.0
 
+UNPAID = (
+    "No eps pays for the choice of a method by this table, which has seen all rows. "
+    "Choose on public rows, or let FedAutoCalibrator choose within its eps."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Pick:
@@ -28,8 +33,8 @@ class Pick:
     runs: Its runs, by seed.
     base: Means of the base on the same rows.
     gain, error: Mean gain in log loss over seeds, and the standard error of one run: of
-        its test rows, which seeds share, and of its noise, of which a release has one
-        draw.
+        its test rows or their clients (`federated_compare_scores`), which seeds share,
+        and of its noise, of which a release has one draw.
     starred: Whether accuracy drops by more than 1 %.
     point: What was varied, as "name = value".
     """
@@ -164,6 +169,8 @@ def verdict_of(comparison: Comparison) -> Verdict:
     best = best_by_budget(picks)
     headline, tone = _headline(picks[0], best)
     sentences = [headline, _state(picks[0]), *_gains(best)]
+    if any(pick.private for pick in picks):
+        sentences.append(UNPAID)
     return Verdict(headline, tone, sentences, list(_warnings(comparison, picks)), best)
 
 
