@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,6 +93,12 @@ MAX_POINTS = 10_000
 def n_classes_field(n_classes: int) -> Field:
     """Array that repeats the number of classes."""
     return Field((), "whole", n_classes, n_classes)
+
+
+def server_field(default: float) -> float:
+    """Field of an algorithm that only `update` uses: it is not sent to sites."""
+    value: float = dataclasses.field(default=default, metadata={"server": True})
+    return value
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:

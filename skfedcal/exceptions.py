@@ -11,6 +11,7 @@ __all__ = [
     "LogitsWarning",
     "NotEnoughClientsError",
     "PrivacyWarning",
+    "ResultError",
     "SecureAggregationError",
     "SimulatedPrivacyWarning",
     "SiteRefusalError",
@@ -151,6 +152,28 @@ class SiteRefusalError(RuntimeError):
     >>> site.handle("answer", {"run": "r", "round": 0, "request": "{}"}, {})[0]
     {'refused': "The request has the format None, this site reads 'skfedcal wire 4'..."}
     """
+
+
+class ResultError(ValueError):
+    """The file of a result over sites does not hold what it should.
+
+    Attributes
+    ----------
+    reason : {'file', 'signature', 'chain', 'statement', 'ledger'}
+        It cannot be read; it is not signed, or was changed; its rounds do not follow
+        from each other; it states what its own runs do not say; a ledger of a site does
+        not have its debits.
+
+    Examples
+    --------
+    >>> from skfedcal.exceptions import ResultError
+    >>> ResultError("result.json is not signed.", "signature").reason
+    'signature'
+    """
+
+    def __init__(self, text: str, reason: str = "file") -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class FaultyClientWarning(UserWarning):

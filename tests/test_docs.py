@@ -30,6 +30,7 @@ ROOMS = (
     ".export",
     ".federation",
     ".metrics",
+    ".papers",
     ".plotting",
     ".privacy",
     ".training",
@@ -133,10 +134,8 @@ def test_broken_links_are_found(tmp_path):
     assert [link for _, link in broken] == ["b.html#gone", "c.html", "d.png"]
 
 
-def test_one_round_line_by_line_is_what_a_fit_does():
-    """``python docs/_ext/one_round.py`` writes the file anew."""
-    path = DOCS / "_ext" / "one_round.py"
-    spec = importlib.util.spec_from_file_location("one_round", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.render() == module.TARGET.read_text()
+@pytest.mark.parametrize("name", ["one_round", "paper_items"])
+def test_made_parts_of_pages_are_current(name):
+    """``python docs/_ext/NAME.py`` writes the file anew."""
+    module = load_script(f"_ext/{name}")
+    assert module.render() == module.TARGET.read_text(encoding="utf-8")

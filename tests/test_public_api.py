@@ -18,6 +18,7 @@ LAZY = [
     "skfedcal.experiments",
     "skfedcal.export",
     "skfedcal.federation",
+    "skfedcal.papers",
     "skfedcal.plotting",
     "skfedcal.privacy",
     "skfedcal.training",

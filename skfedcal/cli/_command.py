@@ -127,6 +127,14 @@ class UsageError(ValueError):
     """The command line itself is wrong."""
 
 
+class CheckFailedError(ValueError):
+    """The command did its work, and the answer is no: an audit or a check failed."""
+
+
+class EmptyAnswerError(ValueError):
+    """The answer would be empty at this budget; nothing was spent."""
+
+
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command."""
     group = parser.add_argument_group("output")

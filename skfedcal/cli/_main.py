@@ -13,8 +13,10 @@ from typing import NoReturn
 
 from skfedcal._version import __version__
 from skfedcal.cli._command import (
+    CheckFailedError,
     Command,
     Console,
+    EmptyAnswerError,
     UsageError,
     add_common_options,
     one_line,
@@ -44,7 +46,26 @@ USER_ERRORS = (
     NotEnoughClientsError,
 )
 
-EXIT_ERROR, EXIT_INTERRUPT, EXIT_CLOSED_PIPE = 2, 128 + 2, 128 + 13
+EXIT_USAGE, EXIT_INPUT, EXIT_INTERRUPT, EXIT_CLOSED_PIPE = 2, 4, 128 + 2, 128 + 13
+# The first that fits; all other errors of a user are EXIT_INPUT.
+EXIT_CODES = {
+    CheckFailedError: 1,
+    UsageError: EXIT_USAGE,
+    BudgetExceededError: 5,
+    EmptyAnswerError: 5,
+}
+CODES = """\
+exit codes:
+  0    done
+  1    the command ran, and what it checked failed (audit, flower doctor and check)
+  2    the command line is wrong
+  3    rows did not fit a request and counted as zero (site)
+  4    a file, its rows or this machine do not allow it; the message says what to change
+  5    refused, so that no privacy is spent: over the budget, or too few clients
+  6-8  a result is not valid (verify)
+  130  interrupted
+  141  the reader of the output is gone
+"""
 
 DESCRIPTION = """\
 Calibrate the probabilities of a classifier on data that stays with many clients, with
@@ -73,8 +94,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit code: 0 done, 2 error, 3 rows that counted as zero (``skfedcal site``), 130
-        interrupted, 141 closed pipe.
+        Exit code: 0 done, 1 failed check, 2 wrong command line, 3 rows that counted as
+        zero (``skfedcal site``), 4 unusable input, 5 refused to spend privacy, 6 to 8 a
+        result that is not valid (``skfedcal verify``), 130 interrupted, 141 closed
+        pipe.
 
     Examples
     --------
@@ -101,7 +124,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             if console.verbose:
                 traceback.print_exc()
             to_stderr(f"skfedcal: error: {_describe(error)}")
-            return EXIT_ERROR
+            return _exit_code(error)
+
+
+def _exit_code(error: BaseException) -> int:
+    kinds = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    return next(kinds, EXIT_INPUT)
 
 
 @contextmanager
@@ -140,7 +168,7 @@ def _run(argv: Sequence[str] | None, console: Console) -> int:
         return int(stop.code or 0)
     if args.command is None:
         parser.print_help(sys.stderr)
-        return EXIT_ERROR
+        return EXIT_USAGE
     console.quiet, console.verbose = args.quiet, args.verbose
     console.as_json = args.json
     with console.clean_warnings():
@@ -152,7 +180,7 @@ def build_parser(commands: Sequence[Command] = COMMANDS) -> argparse.ArgumentPar
     parser = _Parser(
         prog="skfedcal",
         description=DESCRIPTION,
-        epilog=EXAMPLES,
+        epilog=f"{EXAMPLES}\n{CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

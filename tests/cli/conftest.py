@@ -72,7 +72,8 @@ def fails(run):
     def call(*words):
         code, out, lines = run(*words)
         errors = [line for line in lines if line.startswith("skfedcal: error: ")]
-        assert (code, out, len(errors)) == (2, "", 1)
+        assert (out, len(errors)) == ("", 1)
+        assert code in (2, 4, 5)  # test_exit_codes.py has which
         # Nothing but progress and warnings beside it: no traceback, no usage.
         rest = [line for line in lines if line not in errors]
         assert all(line.startswith(("[", "skfedcal: warning: ")) for line in rest)

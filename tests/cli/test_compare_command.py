@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,10 +52,10 @@ def test_the_command_is_the_function(run_json, federation_file):
 
 def test_the_printed_command_gives_the_same_table(run, federation_file, monkeypatch):
     words = [*WORDS, "--vary", "rounds", "1", "2", "--cohort", "20", "--delta", "1e-6"]
+    monkeypatch.chdir(federation_file.parent)
     code, out, _ = run("compare", federation_file, *words, "--json", "-q")
     assert code == 0
     said = json.loads(out)["settings"]["command"].split()
-    monkeypatch.chdir(federation_file.parent)
     assert said[:2] == ["skfedcal", "compare"]
     code, again, lines = run(*said[1:], "--json")
     assert code == 0
@@ -123,10 +124,12 @@ def test_cells_are_kept_where_the_user_says(run, federation_file, tmp_path):
     assert "[12 of 12 cells were finished before]" in lines
     _, _, lines = run("compare", federation_file, *WORDS, "--store", store, "--fresh")
     assert not any("before" in line for line in lines)
-    # By default in the cache folder of the user.
-    run("compare", federation_file, *WORDS)
-    cache = os.path.join(os.environ["XDG_CACHE_HOME"], "skfedcal", "compare")
-    assert len(os.listdir(cache)) == 12
+    # By default in a folder of the project, which version control leaves out.
+    _, _, lines = run("compare", federation_file, *WORDS)
+    cells = os.path.join(os.getcwd(), ".skfedcal", "cells")
+    assert len(os.listdir(cells)) == 12
+    assert any(line.endswith(f"finished cells are kept in {cells}") for line in lines)
+    assert Path(".skfedcal", ".gitignore").read_text() == "*\n"
 
 
 def wait_for_group(group, seconds=30):
@@ -206,6 +209,37 @@ def test_a_table_with_columns_of_other_names(run, tmp_path):
     assert code == 0 and "rows of 10 clients" in out
 
 
+def test_presets_print_rows_that_differ_from_the_base(run_json, federation_file):
+    words = ["--methods", "temp", "bbq", "bbq-all", "--eps", "1", "--seeds", "1"]
+    rows = {}
+    for preset in ("printed", "amplified"):
+        found = run_json(
+            "compare", federation_file, "--fresh", "--preset", preset, *words
+        )
+        for run in found["runs"]:
+            rows[run["method"]] = run
+    base = rows.pop("base")
+    rows.pop("central")
+    assert len(rows) == 6
+    assert all(run["used"] and run["NLL"] != base["NLL"] for run in rows.values())
+    assert len({run["NLL"] for run in rows.values()}) == 6
+    for name in ("FedTemp", "FedBBQ", "FedBBQ-all"):
+        assert rows[f"{name}, as printed"]["accountant"] == "zcdp"
+        assert (
+            rows[f"{name}, amplified"]["noise"] < rows[f"{name}, as printed"]["noise"]
+        )
+
+
+def test_rows_of_a_file_with_clients_are_assigned_anew(run_json, federation_file):
+    words = ["--methods", "temp", "--eps", "none", "--seeds", "1", "--fresh"]
+    found = run_json(
+        "compare", federation_file, *words, "--clients", "7", "--reassign",
+        "--vary", "beta", "0.5", "5",
+    )  # fmt: skip
+    assert {run["n_clients"] for run in found["runs"]} == {7}
+    assert {run["beta"] for run in found["runs"]} == {0.5, 5.0}
+
+
 WRONG = [
     (["--eps", "0"], "'0' is not a finite number above 0"),
     (["--eps"], "expected at least one argument"),
@@ -225,6 +259,12 @@ WRONG = [
     (["--columns", "target=y"], "columns has the unknown role 'target'"),
     (["--class-prior", "a"], "'a' is not 'uniform'"),
     (["--jobs", "0"], "'0' is not a whole number above 0"),
+    (["--preset", "printed", "--methods", "auto"], "--methods auto has no preset"),
+    (["--preset", "printed", "--sampling", "poisson"], "has its own cohorts"),
+    (["--methods", "cal"], "--methods cal needs --preset"),
+    (["--sampling", "poisson"], "--sampling needs --cohort"),
+    (["--vary", "privacy", "x"], "one of ['central', 'zcdp'"),
+    (["--vary", "clip", "1/x"], "--vary clip: 'x' is not a finite number"),
 ]
 
 
@@ -270,8 +310,8 @@ def test_wrong_files(fails, tmp_path):
 
 
 def test_a_cache_that_cannot_be_made(fails, federation_file, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".skfedcal").write_text("")
     error = fails("compare", federation_file, *WORDS)
     assert "--store" in error and "--fresh" in error
 
@@ -311,19 +351,21 @@ def test_every_option_that_changes_the_result_is_in_the_printed_command():
     parser = argparse.ArgumentParser()
     parser.add_argument("file")
     parser.add_argument("--columns", nargs="+")
+    parser.add_argument("--input")
     _comparison.add_comparison_options(parser)
     values = {
         "methods": "temp", "eps": "1.00000012", "delta": "1e-6", "seeds": "4",
         "first-seed": "2", "class-prior": "uniform", "clients": "12345678",
         "beta": "0.3", "test-size": "0.25", "rounds": "3", "cohort": "5",
-        "columns": "labels=y",
+        "columns": "labels=y", "preset": "printed", "sampling": "poisson",
+        "input": "proba",
     }  # fmt: skip
-    words = ["m.npz", "--vary", "bins", "4", "8"]
+    words = ["m.npz", "--vary", "bins", "4", "8", "--reassign"]
     for name, value in values.items():
         words += [f"--{name}", value]
     text = _comparison.command_text(parser.parse_args(words))
     again = parser.parse_args(text.split()[2:])
     assert vars(again) == vars(parser.parse_args(words))
-    work = {"jobs", "store", "fresh", "vary", "help"}
+    work = {"jobs", "store", "fresh", "vary", "help", "reassign"}
     options = {a.dest.replace("_", "-") for a in parser._actions} - work - {"file"}
     assert options == set(values)

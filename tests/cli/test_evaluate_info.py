@@ -86,7 +86,7 @@ def test_what_was_paid_for_is_shown_before_the_budget_ends(
     words = ["evaluate", federation_file, "--split", "val", "--eps", "1"]
     words += ["--ledger", "spent.jsonl", "--budget", "1.2", "1e-3"]
     code, out, lines = run(*words, "--calibrator", calibrator)
-    assert code == 2 and sum("error" in line for line in lines) == 1
+    assert code == 5 and sum("error" in line for line in lines) == 1
     assert run_json("ledger", "spent.jsonl")["debits"] == 1
     rows = [line.split()[0] for line in out.splitlines()[2:4]]
     assert rows == ["base", "base"] and "was spent once." in out
@@ -112,8 +112,16 @@ def test_the_cost_of_a_private_evaluation_is_said(run, run_json, federation_file
     _, out, lines = run(*words, "--seed", "0")
     assert "SIMULATED from a seed: no guarantee" in out and "eps 1 (delta " in out
     assert sum("guarantees nothing" in line for line in lines) == 1
-    _, out, _ = run(*words[:-1], "0.1", "--seed", "0")
+    code, out, lines = run(*words[:-1], "0.1", "--seed", "0")
+    assert (code, out) == (5, "") and "Nothing was spent" in lines[-1]
+    _, out, _ = run(*words[:-1], "0.1", "--seed", "0", "--force")
     assert "too few clients for this eps" in out
+    outs = [
+        run(*words[:-1], "0.001", "--seed", str(seed), "--force")[1]
+        for seed in range(6)
+    ]
+    assert any("nan to nan" in out for out in outs)  # no rows are left to divide by
+    assert all("learned about accuracy of base, ECE of base" in out for out in outs)
     _, out, _ = run(*words, *ledger)
     assert "SIMULATED" not in out and "ledger spent.jsonl: eps " in out
 

@@ -314,7 +314,7 @@ def test_predict_never_overwrites_by_itself(run, fails, federation_file, tmp_pat
     assert run(*words, output)[0] == 0
     assert "exists. Pass --force" in fails(*words, output)
     assert run(*words, output, "--force")[0] == 0
-    assert "is an input" in fails(*words, cal, "--force")
+    assert "'.json' is not known" in fails(*words, cal, "--force")
     assert "is an input" in fails(*words, federation_file, "--force")
     json.loads(cal.read_text())
     # No draft is left behind.

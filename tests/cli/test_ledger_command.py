@@ -74,3 +74,7 @@ def test_an_empty_file_is_an_empty_ledger(run_json, tmp_path):
     (tmp_path / "empty.jsonl").touch()
     found = run_json("ledger", tmp_path / "empty.jsonl")
     assert found["debits"] == 0 and found["populations"] == {}
+
+
+def test_verify_says_which_file_is_missing(fails):
+    assert "nowhere.json: no such file" in fails("verify", "nowhere.json")

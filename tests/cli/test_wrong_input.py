@@ -97,7 +97,7 @@ def test_arrays_of_predict(fails, calibrator, tmp_path, case):
 def test_damaged_files(fails, calibrator, tmp_path, n_bytes):
     good = (tmp_path / "good.npz").read_bytes()
     damaged = tmp_path / "damaged.npz"
-    output = tmp_path / "out"
+    output = tmp_path / "out.npz"
     damaged.write_bytes(good[:n_bytes])
     assert "not an .npz file" in fails("fit", damaged, "-o", output)
     assert "not an .npz file" in fails("predict", calibrator, damaged, "-o", output)
@@ -112,9 +112,9 @@ def test_flipped_bytes(run, calibrator, tmp_path):
             damaged = good.copy()
             damaged[place] ^= 0x55
             path.write_bytes(damaged)
-            words = [calibrator, path, "-o", tmp_path / "out", "--force"]
+            words = [calibrator, path, "-o", tmp_path / "out.npz", "--force"]
             code, _, lines = run("predict", *words)
-            assert code in (0, 2)
+            assert code in (0, 4)
             assert code == 0 or lines[-1].startswith("skfedcal: error: ")
 
 
@@ -142,7 +142,7 @@ def test_swapped_arguments_of_predict(fails, calibrator, tmp_path):
 
 
 def test_files_that_are_not_there(fails, calibrator, tmp_path):
-    output = tmp_path / "out"
+    output = tmp_path / "out.npz"
     none, good = tmp_path / "none", tmp_path / "good.npz"
     assert "no such file" in fails("fit", none, "-o", output)
     assert "is a folder" in fails("fit", tmp_path, "-o", output)

@@ -38,7 +38,7 @@ MAPS = {
         f"{method} {kind}": FedHistogramCalibrator(
             method=method, multiclass=kind, if_improves=False
         )
-        for method in ("bins", "bbq", "isotonic", "platt", "beta")
+        for method in ("bins", "bbq", "bbq_quantile", "isotonic", "platt", "beta")
         for kind in ("ovr", "top")
     },
 }

@@ -145,6 +145,18 @@ def _paired_scores(metric):
     return 2, fit
 
 
+HALF = sf.FedTempCalibrator(classes=[0, 1, 2])
+HALF.fit(np.tile(2 * np.eye(3), (2, 1)), [0, 1, 2, 0, 2, 1])
+HALF.temperature_ = 2.0
+
+
+def _gain(clients, runner, privacy):
+    """Comparison of a map, whose numbers are the same on every processor."""
+    return sf.federated_gain(
+        HALF, clients, privacy=privacy, runner=runner, random_state=7
+    )
+
+
 # Cases that sites cannot be asked for.
 IN_PROCESS = ("scores, as given", "paired scores, counts")
 
@@ -214,11 +226,14 @@ METHODS = {
     "scores, top, coarse": _scores(3, height=2, kind="top"),
     "scores, population": _scores(2, height=2, population="clients"),
     "scores, as given": (2, _score_counts),
+    "gain of a map": (3, _gain),
     "paired scores": _paired_scores("accuracy"),
     "paired scores, counts": (2, _paired_counts),
     "paired scores, areas": _paired_scores("roc_auc"),
-    "residuals": _statistic(sf.ClasswiseResiduals.fit, 3),
-    "one against rest": _statistic(sparse_areas, 3, height=4),
+    "residuals": _statistic(sf.ClasswiseResiduals.fit, 3, population="rows"),
+    "one against rest": _statistic(sparse_areas, 3, height=4, population="rows"),
+    "residuals, population": _statistic(sf.ClasswiseResiduals.fit, 3, n_bins=4),
+    "one against rest, population": _statistic(sparse_areas, 3, height=2),
     "class scores": _statistic(
         sf.federated_roc_auc_score, 3, height=4, multi_class="ovr", population="rows"
     ),
@@ -289,6 +304,11 @@ CASES = {
     },
     **SETTINGS,
 }
+
+
+def in_core(name):
+    """Whether all rows of a case go through the compiled core, and through it only."""
+    return name.startswith("temperature") and name.endswith("exact")
 
 
 # Models under which the server draws all noise: the only ones whose seed gives the same

@@ -14,6 +14,8 @@ import scipy
 import sklearn
 from scipy import special
 
+from skfedcal._compiled import arithmetic
+
 
 @cache
 def kernel():
@@ -24,6 +26,8 @@ def kernel():
     sha = hashlib.sha256()
     versions = (np.__version__, scipy.__version__, sklearn.__version__)
     sha.update(repr((versions, platform.machine(), platform.libc_ver())).encode())
+    if arithmetic() != "numpy":
+        sha.update(arithmetic().encode())
     rng = np.random.default_rng(0)
     values = rng.integers(1, 10**9, 4099) / 999999937.0
     signed = values * 12 - 6

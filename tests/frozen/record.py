@@ -5,6 +5,7 @@ Run from the root of the repository::
     python tests/frozen/record.py released fitted api files wire
     python tests/frozen/record.py new         # released sums of cases without a record
     python tests/frozen/record.py --kernel    # hashes of all bits on this processor
+    python tests/frozen/record.py --core      # the same of the compiled core, anywhere
 """
 
 import argparse
@@ -72,6 +73,23 @@ def record_kernel(names=tuple(cases.CASES), fresh=False):
     write("released_bits.json", known)
 
 
+def record_core():
+    """Hashes of all bits of what only the compiled core computes, on any processor."""
+    from skfedcal._compiled import arithmetic
+
+    if arithmetic() == "numpy":
+        raise SystemExit("Build the compiled core first: python setup.py build_ext -i")
+    path = HERE / "released_bits.json"
+    known = json.loads(path.read_text())
+    seen = {name: cases.run_case(name) for name in cases.CASES if cases.in_core(name)}
+    known[arithmetic()] = {
+        name: cases.integer_digest(found)
+        for name, found in seen.items()
+        if found.error is None
+    }
+    write("released_bits.json", known)
+
+
 def _stable(name, seen):
     """Fewest bits to leave out so that changes of rows by 1e-11 do not show."""
     if name.startswith(EXACT_ROWS):
@@ -124,11 +142,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="part")
     parser.add_argument("--kernel", action="store_true")
+    parser.add_argument("--core", action="store_true")
     args = parser.parse_args()
     for part in args.parts:
         PARTS[part]()
     if args.kernel:
         record_kernel()
+    if args.core:
+        record_core()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import frozen_cases as cases
 import frozen_kernel
 import pytest
 
+from skfedcal import _compiled
+from skfedcal._compiled import arithmetic, levels
 from skfedcal.methods.registry import BUILT_IN, algorithms
 
 HERE = Path(__file__).parent
@@ -92,6 +94,24 @@ def test_released_integers_are_those_of_the_record(name):
     known = BITS.get(frozen_kernel.kernel())
     if known is not None and (name in known or not drop):
         assert cases.integer_digest(seen) == known.get(name, expected["hash"])
+    # All bits of what only the compiled core computes, on every processor.
+    core = BITS.get(arithmetic(), {})
+    if name in core:
+        assert cases.integer_digest(seen) == core[name]
+
+
+@pytest.mark.skipif(not levels(), reason="no compiled core")
+def test_every_level_of_the_core_releases_the_same_bits():
+    names = [name for name in BITS[arithmetic()] if name.endswith("/ exact")]
+    assert len(names) > 3
+    try:
+        for level in levels():
+            _compiled.core.use(level)
+            for name in names:
+                found = cases.integer_digest(cases.run_case(name))
+                assert found == BITS[arithmetic()][name], (level, name)
+    finally:
+        _compiled.core.use(levels()[0])
 
 
 def _same_sums(engine, name):

@@ -19,6 +19,7 @@ from skfedcal.federation import (
     Reading,
     RemoteClients,
     Roster,
+    ShardedClients,
     Site,
     SiteKey,
     SitePolicy,
@@ -200,10 +201,37 @@ def remote(case):
     checked_fit(case, estimator, (clients,), {})
 
 
+def shards(case):
+    """Fit on shards with hostile rows, ids or settings."""
+    logits, labels, ids = clean_rows(2)
+    held = [
+        [array[part] for array in (logits, labels, ids)]
+        for part in (ids == ids[0], ids != ids[0])
+    ]
+    which = case.pick("array", range(3))
+    spoil = case.pick("rows", HOSTILE_LABELS if which else HOSTILE_ROWS)
+    if case.chance(0.8):
+        held[1][which] = spoil(held[1][which], case.rng)
+    given = {"shards": [0, 1], "loader": held.__getitem__}
+    if case.chance(0.3):
+        name = case.pick(
+            "field", ["shards", "executor", "loader", "columns", "split", "cache_bytes"]
+        )
+        given[name] = case.pick("value", HOSTILE_SETTINGS)
+        if name == "executor" and isinstance(given[name], int):
+            given[name] = None  # as many processes as were asked for: slow, not wrong
+    clients = ShardedClients(**given)
+    name = case.pick("estimator", ("FedTempCalibrator", "FedBinCalibrator"))
+    classes = case.pick("classes", HOSTILE_SETTINGS) if case.chance(0.2) else [0, 1]
+    estimator = getattr(skfedcal, name)(classes=classes)
+    checked_fit(case, estimator, (clients,), {})
+
+
 ENTRIES = [
     ("read_request", 10, message),
     ("Site.handle", 6, site),
     ("settings of sites", 4, settings),
     ("FederatedRunner", 3, runner),
     ("RemoteClients", 2, remote),
+    ("ShardedClients", 2, shards),
 ]

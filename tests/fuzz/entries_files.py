@@ -392,16 +392,16 @@ def check_command(argv, out, case, folder):
     errors = [line for line in text.splitlines() if "error:" in line]
     if "Traceback" in text:
         raise Broken("a traceback on the command line")
-    if code not in (0, 2):
+    if code not in (0, 2, 4, 5):
         raise Broken(f"exit code {code}")
-    if code == 2 and len(errors) != 1 and "usage" not in text:
+    if code and len(errors) != 1 and "usage" not in text:
         raise Broken(f"{len(errors)} lines of error: {text[-200:]!r}")
-    if code == 2 and os.path.exists(out):
+    if code and os.path.exists(out):
         raise Broken("a file in spite of an error")
     if any(name.endswith(".tmp") for name in os.listdir(case.folder)):
         raise Broken("a draft was left behind")
-    if code == 2:
-        case.outcome = "exit code 2"
+    if code:
+        case.outcome = f"exit code {code}"
 
 
 READERS = (

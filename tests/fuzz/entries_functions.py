@@ -144,18 +144,28 @@ def federated(name, case):
         args = (args[0], args[0], *args[1:])
         names = ("accuracy", "brier", "log_loss", "roc_auc")
         kwargs["metric"] = case.pick("metric", names[: 6 - n_classes])
+    elif name == "federated_gain":
+        args = (_calibrator(n_classes), *args)
+        kwargs["metric"] = case.pick("metric", ("accuracy", "brier", "log_loss"))
+        kwargs["held_back"] = case.chance(0.5)
     elif kwargs["privacy"] is not None and case.chance(0.8):
         kwargs["height"] = 1
     found = hostile_call(case, getattr(skfedcal, name), args, **kwargs)
     check_refused(case)
-    check_answer(found, name)
+    check_answer(getattr(found, "difference", found), name)
+
+
+@functools.cache
+def _calibrator(n_classes):
+    logits, labels, _ = clean_rows(n_classes)
+    return skfedcal.FedTempCalibrator().fit(logits, labels)
 
 
 # Answers that are no share of anything; the unbiased square of an error may be below 0.
 UNBOUNDED = {"log_loss", "federated_log_loss", "l2_ece", "confusion",
              "federated_brier_score_loss", "federated_confusion_matrix",
              "federated_balanced_accuracy_score", "federated_compare_scores",
-             "federated_calibration_error"}  # fmt: skip
+             "federated_calibration_error", "federated_gain"}  # fmt: skip
 
 
 def check_answer(found, name=""):
@@ -234,12 +244,17 @@ def histogram_answer(case):
     hist = histogram(case.chance(0.5))
     name = case.pick("answer", ANSWERS)
     verb = getattr(hist, name)
-    args = ()
-    if "n_buckets" in inspect.signature(verb).parameters:
-        args = (case.pick("n_buckets", HOSTILE_SETTINGS),)
-    elif "threshold" in inspect.signature(verb).parameters and case.chance(0.5):
+    args, taken = (), inspect.signature(verb).parameters
+    named = {}
+    if "n_buckets" in taken:
+        value = case.pick("n_buckets", HOSTILE_SETTINGS)
+        if taken["n_buckets"].kind is inspect.Parameter.KEYWORD_ONLY:
+            named["n_buckets"] = value
+        else:
+            args = (value,)
+    elif "threshold" in taken and case.chance(0.5):
         args = (case.pick("threshold", HOSTILE_SETTINGS),)
-    check_answer(hostile_call(case, verb, args), name)
+    check_answer(hostile_call(case, verb, args, **named), name)
 
 
 def forecasting(case):

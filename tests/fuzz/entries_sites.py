@@ -1,9 +1,12 @@
 """Entry points of who runs sites: configurations, engines, data sets, commands."""
 
+import functools
 import io
+import json
 import os
 import pickle
 import struct
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,9 @@ from fuzz_engine import Broken
 from fuzz_values import HOSTILE_SETTINGS
 
 import skfedcal
-from skfedcal import FederatedDataset, FederatedRunner, PrivacyLedger
+from skfedcal import FederatedDataset, FederatedRunner, PrivacyLedger, verify_result
+from skfedcal._json import parse
+from skfedcal.compose import SiteResult, fit_sites
 from skfedcal.datasets import (
     load_cifar100,
     load_emnist,
@@ -27,7 +32,11 @@ from skfedcal.federation import (
     InProcessTransport,
     Joblib,
     MessageBackend,
+    Operator,
+    RemoteClients,
+    Roster,
     Site,
+    SiteKey,
     SitePolicy,
     SiteRows,
     TreeBackend,
@@ -228,7 +237,65 @@ def office(case):
     check_command(argv, out, case, work)
 
 
+def _signed(content):
+    """Text of a result with this content, signed."""
+    key, roster = _operator()
+    path = Path(tempfile.mkdtemp()) / "result.json"
+    SiteResult(content, None, Operator(key, roster)).save(path)
+    return path.read_text()
+
+
+@functools.cache
+def _operator():
+    key = SiteKey.generate("operator")
+    return key, Roster({}, key.public)
+
+
+@functools.cache
+def _content():
+    logits, labels, _ = clean_rows(2)
+    policy = SitePolicy(allow_plain=True, min_clients=1)
+    sites = {n: Site(n, SiteRows(logits[i::3], labels[i::3]), policy=policy)
+             for i, n in enumerate("abc")}  # fmt: skip
+    remote = RemoteClients(InProcessTransport(sites))
+    found = fit_sites(skfedcal.FedTempCalibrator(classes=[0, 1]), remote)
+    return json.dumps(found.content)
+
+
+def results(case):
+    """`fit_sites` and `verify_result`, of files that others or the operator changed."""
+    odd = case.pick("value", HOSTILE_SETTINGS)
+    remote = RemoteClients(InProcessTransport(_sites(case)))
+    calibrator = skfedcal.FedTempCalibrator(classes=[0, 1])
+    path = Path(case.path("result.json"))
+
+    def written(text):
+        path.write_bytes(text)
+        return verify_result(path)
+
+    def by_operator():
+        try:
+            content = parse(mutated(case, _content()), "content")
+        except ValueError:
+            content = {}
+        return written(_signed(content).encode())
+
+    case.pick(
+        "what",
+        {
+            "sites": lambda: fit_sites(calibrator, odd),
+            "calibrator": lambda: fit_sites(odd, remote),
+            "share": lambda: fit_sites(calibrator, remote, share=odd),
+            "metric": lambda: fit_sites(calibrator, remote, metric=odd),
+            "part": lambda: remote.part(odd),
+            "stranger": lambda: written(mutated(case, _signed(json.loads(_content())))),
+            "operator": by_operator,
+        },
+    )()
+
+
 ENTRIES = [
+    ("results of sites", 3, results),
     ("site configuration", 2, config),
     ("engines", 2, engine),
     ("collect", 2, collecting),

@@ -109,10 +109,26 @@ def results(case):
     str(ResultTable(**given))
 
 
+def papers(case):
+    """find_items and reproduce, of the quickest table."""
+    from skfedcal.papers import find_items, reproduce
+
+    value = case.pick("value", HOSTILE_SETTINGS)
+    if case.chance(0.5):
+        given = {"paper": "000", "tables": ["8"]}
+        given[case.pick("param", ("paper", "tables", "figures", "readings"))] = value
+        find_items(**given)
+    else:
+        given = {"paper": "000", "table": "8", "size": "quick"}
+        given[case.pick("param", ("paper", "table", "figure", "size", "data"))] = value
+        reproduce(**given).to_text()
+
+
 ENTRIES = [
     ("losses and penalties", 2, term),
     ("recipes", 1, recipe),
     ("networks", 0.5, network),
     ("experiments", 0.3, experiment),
     ("ResultTable", 0.5, results),
+    ("papers", 0.3, papers),
 ]

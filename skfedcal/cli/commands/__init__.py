@@ -7,16 +7,18 @@ from skfedcal.cli.commands._evaluate import EVALUATE
 from skfedcal.cli.commands._fit import FIT
 from skfedcal.cli.commands._flower import FLOWER, SITE
 from skfedcal.cli.commands._info import INFO
-from skfedcal.cli.commands._ledger import LEDGER
+from skfedcal.cli.commands._ledger import LEDGER, VERIFY
 from skfedcal.cli.commands._monitor import MONITOR
 from skfedcal.cli.commands._plan import PLAN
 from skfedcal.cli.commands._predict import PREDICT
+from skfedcal.cli.commands._reproduce import REPRODUCE
 
 COMMANDS = (
     DEMO,
     PLAN,
     COMPARE,
     REPORT,
+    REPRODUCE,
     FIT,
     PREDICT,
     EVALUATE,
@@ -24,6 +26,7 @@ COMMANDS = (
     INFO,
     FLOWER,
     SITE,
+    VERIFY,
     AUDIT,
     LEDGER,
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from skfedcal._table import text_pairs
 from skfedcal.cli._command import (
+    CheckFailedError,
     Command,
     Console,
     UsageError,
@@ -38,7 +39,7 @@ of the site and of its ledger; the requests of one binary search go to the same 
 def audit_site_file(path: str, thorough: bool, console: Console) -> None:
     """Attack the site of a configuration file and print what was learnt.
 
-    Raises ValueError: If something was learnt.
+    Raises CheckFailedError: If something was learnt.
     """
     from skfedcal.federation.attacks import Target, attacked, site_from_file
 
@@ -58,7 +59,7 @@ def audit_site_file(path: str, thorough: bool, console: Console) -> None:
     }
     console.result(_finding_text(target, findings), data)
     if learnt:
-        raise ValueError(
+        raise CheckFailedError(
             f"Site {target.copies.name!r} gives a dishonest server what its policy "
             f"does not allow: {len(learnt)} of {len(findings)} attacks succeeded."
         )
@@ -156,7 +157,7 @@ copies of the site, in this process. The rows are those of the site. The ledger 
 copy: its file is not changed. The table says what was tried, what was learnt and how
 much eps the site charged for it. What the time of an answer reveals is not measured.
 
-The exit status of a failed audit is 2.
+The exit code of a failed audit is 1.
 """
 
 EXAMPLES = """\
@@ -254,7 +255,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     console.result(_text(name, result), data)
     if not result.passed:
         failed = ", ".join(check.name for check in result.failures)
-        raise ValueError(f"{name} violates eps={args.eps:g}: {failed}.")
+        raise CheckFailedError(f"{name} violates eps={args.eps:g}: {failed}.")
 
 
 def _run_site(args: argparse.Namespace, console: Console) -> None:

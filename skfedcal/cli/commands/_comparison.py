@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,11 +29,15 @@ from skfedcal.cli._command import (
 from skfedcal.cli._input import (
     FILE_FORMS,
     add_input,
+    add_workers,
     check_file,
     check_output,
     file_name,
+    is_shards,
+    open_shards,
     read_federation,
 )
+from skfedcal.experiments.presets import printed
 from skfedcal.methods.registry import configurations, short_name
 
 if TYPE_CHECKING:
@@ -40,19 +45,38 @@ if TYPE_CHECKING:
     from skfedcal.experiments import Comparison
     from skfedcal.experiments.report.verdict import Verdict
 
+
+def clip_value(text: str) -> float | tuple[float, float]:
+    """Read a bound, or a pair of bounds such as 10/50."""
+    first, mark, second = text.partition("/")
+    if not mark:
+        return positive_number(text)
+    return positive_number(first), positive_number(second)
+
+
+def word_or_none(text: str) -> str | None:
+    """Read a name; ``none`` is None."""
+    return None if text == "none" else text
+
+
 # What ``--vary`` may change, and how its values are read.
-VARY = {
+VARY: dict[str, Callable[[str], Any]] = {
     "rounds": positive_count,
     "beta": positive_number,
     "eps": eps_number,
     "bins": positive_count,
-    "clip": positive_number,
+    "clip": clip_value,
     "clients": positive_count,
+    "solver": str,
+    "weighting": word_or_none,
+    "privacy": str,
 }
 
 # Methods and their variants, by their words of the command line.
 NAMES = tuple(short_name(n) for n, (m, _) in configurations().items() if m.command)
 DEFAULT = [short_name(n) for n, (m, _) in configurations().items() if m.compared]
+# Methods of the paper, which have presets; FedCal is FedMLP here.
+PRESETS = {short_name(name): name for name in printed()}
 
 
 def add_comparison_options(parser: argparse.ArgumentParser) -> None:
@@ -61,9 +85,17 @@ def add_comparison_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--methods",
         nargs="+",
-        choices=NAMES,
+        choices=list(dict.fromkeys([*NAMES, *PRESETS])),
         metavar="NAME",
         help=f"some of {', '.join(NAMES)} (default: {' '.join(DEFAULT)})",
+    )
+    what.add_argument(
+        "--preset",
+        choices=("printed", "amplified"),
+        help="methods as the paper on private federated calibration prints them: "
+        f"{', '.join(PRESETS)} (12 rounds of 10 clients unless --rounds and --cohort "
+        "are given, zCDP, no result is refused); amplified: with Poisson cohorts, "
+        "whose randomness lowers the noise",
     )
     what.add_argument(
         "--eps",
@@ -114,7 +146,7 @@ def add_comparison_options(parser: argparse.ArgumentParser) -> None:
     work.add_argument(
         "--store",
         metavar="DIR",
-        help="folder for finished cells (default: the cache folder of the user)",
+        help="folder for finished cells (default: .skfedcal/cells, here)",
     )
     work.add_argument(
         "--fresh", action="store_true", help="ignore stored cells and store none"
@@ -155,6 +187,17 @@ def _add_rows_options(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="clients drawn for each round (default: all)",
     )
+    group.add_argument(
+        "--sampling",
+        choices=("independent", "poisson", "permuted"),
+        help="how a cohort is drawn (default: independent); poisson: each client by "
+        "chance, which lowers the noise; permuted: all clients in turn",
+    )
+    group.add_argument(
+        "--reassign",
+        action="store_true",
+        help="ignore the clients in FILE and assign its rows anew (--clients, --beta)",
+    )
 
 
 def read_vary(args: argparse.Namespace) -> dict[str, list[Any]] | None:
@@ -172,15 +215,42 @@ def read_vary(args: argparse.Namespace) -> dict[str, list[Any]] | None:
         raise UsageError(f"--vary {name}: {error}") from None
 
 
+def read_methods(args: argparse.Namespace) -> list[Any] | None:
+    """Return names, or presets."""
+    if args.preset is None:
+        missing = sorted(set(args.methods or ()) - set(NAMES))
+        if missing:
+            raise UsageError(f"--methods {missing[0]} needs --preset.")
+        if args.sampling is not None and args.cohort is None:
+            raise UsageError("--sampling needs --cohort, the clients of a round.")
+        return args.methods
+    if args.sampling is not None:
+        raise UsageError("--preset has its own cohorts; leave out --sampling.")
+    known = printed(amplified=args.preset == "amplified")
+    words = args.methods or list(PRESETS)
+    missing = [word for word in words if word not in PRESETS]
+    if missing:
+        raise UsageError(
+            f"--methods {missing[0]} has no preset; those of the paper are "
+            f"{', '.join(PRESETS)}."
+        )
+    return [known[PRESETS[word]] for word in words]
+
+
 def run_comparison(args: argparse.Namespace, console: Console) -> Comparison:
     """Read FILE and compare; an interrupt says how to go on."""
-    vary = read_vary(args)
+    read_vary(args)
+    read_methods(args)
+    if is_shards(args):
+        if args.reassign:
+            raise UsageError("--reassign: clients in shards stay as they are.")
+        with open_shards(args, console, "test") as shards:
+            return _compared(args, console, shards, 1)
     federation = read_federation(args, console)
-
-    from skfedcal.experiments import compare
-    from skfedcal.experiments.store import cache_folder
-    from skfedcal.federation import FederatedRunner
-
+    if args.reassign:
+        for part in (federation, federation.val):
+            if part is not None:
+                part.client_ids = None
     rows = federation if federation.val is None else federation.val
     if rows.client_ids is None:
         console.progress(
@@ -188,16 +258,27 @@ def run_comparison(args: argparse.Namespace, console: Console) -> Comparison:
             f"{args.clients or 100} clients with label skew, Dirichlet beta = "
             f"{args.beta:g}"
         )
-    store = None if args.fresh else args.store or cache_folder()
-    jobs = args.jobs or os.cpu_count() or 1
+    return _compared(args, console, federation, args.jobs or os.cpu_count() or 1)
+
+
+def _compared(
+    args: argparse.Namespace, console: Console, clients: Any, jobs: int
+) -> Comparison:
+    from skfedcal.experiments import compare
+    from skfedcal.experiments.store import project_store
+    from skfedcal.federation import FederatedRunner
+
+    store = None if args.fresh else args.store or project_store()
     console.progress(f"comparing with {jobs} process{'es' * (jobs != 1)}")
+    if store is not None:
+        console.progress(f"finished cells are kept in {store}")
     try:
         found = compare(
-            federation,
-            methods=args.methods,
+            clients,
+            methods=read_methods(args),
             eps=args.eps,
             seeds=range(args.first_seed, args.first_seed + args.seeds),
-            vary=vary,
+            vary=read_vary(args),
             n_clients=args.clients,
             beta=args.beta,
             test_size=args.test_size,
@@ -205,7 +286,9 @@ def run_comparison(args: argparse.Namespace, console: Console) -> Comparison:
             class_prior=args.class_prior,
             runner=FederatedRunner(
                 n_rounds=args.rounds,
-                cohort="full" if args.cohort is None else "independent",
+                cohort="full"
+                if args.cohort is None
+                else args.sampling or "independent",
                 cohort_size=args.cohort,
             ),
             store=store,
@@ -228,8 +311,12 @@ def command_text(args: argparse.Namespace) -> str:
     words = ["skfedcal", "compare", file_name(args.file)]
     if args.columns:
         words += ["--columns", *args.columns]
+    if args.input:
+        words += ["--input", args.input]
     if args.methods:
         words += ["--methods", *args.methods]
+    if args.preset:
+        words += ["--preset", args.preset]
     words += ["--eps", *("none" if e is None else _exact(e) for e in args.eps)]
     words += ["--seeds", str(args.seeds)]
     if args.first_seed:
@@ -240,6 +327,10 @@ def command_text(args: argparse.Namespace) -> str:
         value = getattr(args, name)
         if value is not None:
             words += [f"--{name}", _exact(value)]
+    if args.sampling:
+        words += ["--sampling", args.sampling]
+    if args.reassign:
+        words.append("--reassign")
     if args.class_prior is not None:
         prior = args.class_prior
         words.append("--class-prior")
@@ -285,6 +376,7 @@ examples:
   skfedcal compare model.npz --eps none 1 --seeds 3
   skfedcal compare table.csv --columns labels=y client=hospital --methods temp bbq
   skfedcal compare model.npz --methods temp bbq --eps none --vary rounds 1 3 12
+  skfedcal compare model.npz --preset amplified --eps 1 --delta 1e-5
   skfedcal compare model.npz -o table.tex
 """
 
@@ -302,6 +394,7 @@ ENDINGS = {
 def add_compare_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``skfedcal compare``."""
     add_input(parser)
+    add_workers(parser)
     add_comparison_options(parser)
     group = parser.add_argument_group("result")
     group.add_argument(
@@ -407,6 +500,7 @@ examples:
 def add_report_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``skfedcal report``."""
     add_input(parser, "clients, or a comparison as .json")
+    add_workers(parser)
     parser.add_argument(
         "-o", "--output", required=True, metavar="PATH", help=".html file to write"
     )

@@ -6,15 +6,18 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from skfedcal._table import text_table
-from skfedcal.cli._command import SEED_WARNING, Command
+from skfedcal.cli._command import SEED_WARNING, Command, EmptyAnswerError
 from skfedcal.cli._input import (
     CALIBRATOR,
     FILE_FORMS,
+    NO_CLIENTS,
     add_input,
+    add_workers,
     check_file,
     check_input,
+    is_shards,
     load_calibrator,
-    read_columns,
+    open_shards,
     read_scores,
 )
 from skfedcal.cli._options import (
@@ -58,10 +61,17 @@ LEGEND = (
     "mean probability\nof the predicted class; above acc: over-confident."
 )
 
+SHARDS_LEGEND = (
+    "From sums over buckets of scores. cwECE, ECE: gap between probability and\n"
+    "frequency, over classes and for the predicted class, without that of a perfect\n"
+    "model on as many rows."
+)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``skfedcal evaluate``."""
     add_input(parser, "logits and labels")
+    add_workers(parser)
     parser.add_argument(
         "--calibrator", metavar="CAL", help=f"{CALIBRATOR}, to measure too"
     )
@@ -71,7 +81,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="test",
         help="rows to measure: main arrays (test, the default) or val_* arrays",
     )
-    add_privacy_options(parser.add_argument_group("privacy"))
+    privacy = parser.add_argument_group("privacy")
+    add_privacy_options(privacy)
+    privacy.add_argument(
+        "--force",
+        action="store_true",
+        help="spend the budget also where next to nothing would be learned",
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
@@ -82,18 +98,23 @@ def run(args: argparse.Namespace, console: Console) -> None:
         check_input(args.calibrator, CALIBRATOR)
     if args.seed is not None and args.eps is not None:
         console.warning(SEED_WARNING)
+    if is_shards(args):
+        with open_shards(args, console, args.split) as shards:
+            _sharded(args, shards, console)
+        return
     console.progress(f"reading {args.file}")
-    scores = read_scores(args.file, split=args.split, columns=read_columns(args))
+    scores = read_scores(args)
     if scores.labels is None:
         raise ValueError(
             f"{args.file} has no labels, which are needed to measure calibration."
         )
     if len(scores.labels) < 2:
         raise ValueError(f"{args.file} has one row; nothing is measured on it.")
-    tables = {"base": scores.proba()}
     if args.calibrator is not None:
         calibrator = load_calibrator(args.calibrator)
-        scores.check_classes(calibrator, args.file, args.calibrator)
+        scores = scores.for_classes(calibrator, args.file, args.calibrator)
+    tables = {"base": scores.proba()}
+    if args.calibrator is not None:
         tables[type(calibrator).__name__.removesuffix("Calibrator")] = (
             calibrator.predict_proba(scores.rows_for(calibrator))[
                 :, scores.places(calibrator)
@@ -102,7 +123,11 @@ def run(args: argparse.Namespace, console: Console) -> None:
     if args.eps is None:
         _exact(args, scores, tables, console)
     else:
-        _private(args, scores, tables, console)
+        if scores.client is None:
+            console.warning(NO_CLIENTS.format(args.file))
+        owned = (scores.labels, scores.client)
+        given = {name: (proba, *owned) for name, proba in tables.items()}
+        _private(args, given, scores.n_clients, console)
 
 
 def _exact(
@@ -128,21 +153,64 @@ def _exact(
     console.result(text, data)
 
 
+# Entries of the report on shards, and their columns.
+REPORTED = {
+    "accuracy": ("acc %", 100, ".2f"),
+    "classwise ece": ("cwECE %", 100, ".2f"),
+    "ece": ("ECE %", 100, ".2f"),
+    "log loss": ("NLL", 1, ".4f"),
+    "brier": ("Brier", 1, ".4f"),
+}
+
+
+def _sharded(args: argparse.Namespace, shards: Any, console: Console) -> None:
+    """Measure on the workers, which return sums."""
+    tables = {"base": shards}
+    if args.calibrator is not None:
+        calibrator = load_calibrator(args.calibrator)
+        name = type(calibrator).__name__.removesuffix("Calibrator")
+        tables[name] = shards.calibrated(calibrator)
+    if args.eps is not None:
+        given = {name: (found, None, None) for name, found in tables.items()}
+        _private(args, given, len(shards), console)
+        return
+    from skfedcal import federated_report
+
+    found: list[dict[str, Any]] = []
+    for name, clients in tables.items():
+        console.progress(f"measuring {name} on shards")
+        report: dict[str, Any] = federated_report(
+            clients, random_state=args.seed
+        ).to_dict(intervals=True)
+        # Two classes have one error.
+        values = {key: report[key] for key in REPORTED if key in report}
+        found.append({"name": name, **values})
+    shown = {key: style for key, style in REPORTED.items() if key in found[0]}
+    rows = [
+        [row["name"]]
+        + [f"{row[key]['value'] * x:{form}}" for key, (_, x, form) in shown.items()]
+        for row in found
+    ]
+    text = text_table(["rows", *(name for name, _, _ in shown.values())], rows)
+    data = {"rows": shards.n_rows, "private": False, "scores": found}
+    console.result(f"{text}\n{SHARDS_LEGEND}", data)
+
+
 def _private(
-    args: argparse.Namespace, scores: Any, tables: dict[str, Any], console: Console
+    args: argparse.Namespace, tables: dict[str, Any], n_clients: int, console: Console
 ) -> None:
     """Estimates from noisy counts; one release for each table of probabilities."""
     from skfedcal.exceptions import BudgetExceededError
 
-    if scores.client is None:
-        console.warning(f"{args.file} has no clients: all rows are one client.")
+    if not args.force:
+        _check_worth(args, n_clients)
     ledger = open_ledger(args)
     found: list[dict[str, Any]] = []
     refused = None
-    for name, proba in tables.items():
+    for name, given in tables.items():
         console.progress(f"counting {name} with noise")
         try:
-            found.append({"name": name, **_estimates(args, scores, proba, ledger)})
+            found.append({"name": name, **_estimates(args, ledger, *given)})
         except BudgetExceededError as error:
             refused = error
             break
@@ -153,19 +221,41 @@ def _private(
         raise refused
 
 
+def _check_worth(args: argparse.Namespace, n_clients: int) -> None:
+    """Raise if the intervals are expected to be as wide as what can be; public."""
+    from skfedcal.evaluation import expected_error
+    from skfedcal.privacy import CentralDP
+
+    model = CentralDP(args.eps, delta=args.delta)
+    for key, name in (("accuracy", "accuracy"), ("ECE", "ece")):
+        # Twice on each side: an interval over half of what is possible.
+        if (
+            n_clients > 1
+            and float(expected_error(name, n_clients, privacy=model)) < 0.25
+        ):
+            continue
+        raise EmptyAnswerError(
+            f"With {n_clients} client{'s' * (n_clients != 1)} and --eps {args.eps:g} "
+            f"the interval of {key} would span half of all values or more. Nothing was "
+            "spent. More clients or a larger eps would help (`skfedcal plan` says how "
+            "much); --force goes on."
+        )
+
+
 def _estimates(
-    args: argparse.Namespace, scores: Any, proba: Any, ledger: Any
+    args: argparse.Namespace, ledger: Any, rows: Any, labels: Any, owners: Any
 ) -> dict[str, Any]:
     from skfedcal.evaluation import ScoreHistogram
     from skfedcal.privacy import CentralDP
 
+    in_memory = labels is not None
     hist = ScoreHistogram.fit(
-        proba,
-        scores.labels,
-        client_ids=scores.client,
+        rows,
+        labels,
+        client_ids=owners,
         kind="top",
-        classes=range(proba.shape[1]),
-        input_type="proba",
+        classes=range(rows.shape[1]) if in_memory else None,
+        input_type="proba" if in_memory else "logits",
         privacy=CentralDP(args.eps, delta=args.delta),
         max_examples_per_client=1,  # as the text below says; a warning would follow
         ledger=ledger,
@@ -197,7 +287,7 @@ def _show_private(
             rows.append(
                 [record["name"], f"{key} %", f"{value:.2f}", f"{low:.2f} to {high:.2f}"]
             )
-            if low <= 0 and high >= 100:
+            if not (low > 0 or high < 100):  # true for NaN, too
                 vague.append(f"{key} of {record['name']}")
     delta, n_releases = found[0].pop("delta"), len(found)
     for record in found[1:]:

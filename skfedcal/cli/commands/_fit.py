@@ -11,15 +11,18 @@ from skfedcal.cli._command import (
     SEED_WARNING,
     Command,
     Console,
+    UsageError,
     class_prior,
     positive_count,
 )
 from skfedcal.cli._input import (
     FILE_FORMS,
+    NO_CLIENTS,
     add_input,
+    add_workers,
     check_file,
     check_output,
-    read_federation,
+    open_clients,
 )
 from skfedcal.cli._options import (
     METHODS,
@@ -43,6 +46,7 @@ examples:
   skfedcal fit model.npz -o cal.json
   skfedcal fit model.npz --method temp --eps 1 -o cal.json
   skfedcal fit model.npz --method bin --n-bins 10 -o cal.json
+  skfedcal fit 'part-*.npz' --eps 1 --workers 4 -o cal.json
   skfedcal fit model.npz --eps 1 --ledger spent.jsonl --budget 3 1e-5 -o cal.json
 """
 
@@ -50,6 +54,7 @@ examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``skfedcal fit``."""
     add_input(parser)
+    add_workers(parser)
     parser.add_argument(
         "-o", "--output", required=True, metavar="PATH", help="JSON file to write"
     )
@@ -99,6 +104,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="histograms of bbq, of 2 to 2^M bins (default: 7)",
     )
+    method.add_argument(
+        "--hold-back",
+        action=argparse.BooleanOptionalAction,
+        help="without --eps, compare the map with the input on a fifth of the rows, "
+        "and return the input where that is better (default: with auto only)",
+    )
     add_privacy_options(parser.add_argument_group("privacy"))
 
 
@@ -106,41 +117,43 @@ def run(args: argparse.Namespace, console: Console) -> None:
     """Fit, write and print a summary."""
     method_options(args)
     check_privacy(args)
+    if args.hold_back is not None and args.eps is not None:
+        option = "--hold-back" if args.hold_back else "--no-hold-back"
+        raise UsageError(
+            f"{option} is for exact fits; with --eps nothing is held back. Leave it "
+            "out."
+        )
     check_file(args)
     inputs = [args.file] if args.ledger is None else [args.file, args.ledger]
     check_output(args, *inputs)
     if args.seed is not None and args.eps is not None:
         console.warning(SEED_WARNING)
-    federation = read_federation(args, console, args.split)
-    calibrator = _make_calibrator(args, federation)
-    n_rows, n_clients = len(federation.labels), len(federation.clients)
-    # How many rows there are is not public under eps.
-    rows = f"{n_rows} rows of " if args.eps is None else ""
-    console.progress(
-        f"fitting {type(calibrator).__name__} on {rows}{n_clients} "
-        f"client{'s' * (n_clients != 1)}"
-    )
-    if args.eps is not None and federation.client_ids is None:
-        console.warning(f"{args.file} has no clients: all rows are one client.")
-    calibrator.fit(federation.clients)
+    with open_clients(args, console, args.split) as given:
+        calibrator = _make_calibrator(args, given.classes)
+        # How many rows there are is not public under eps.
+        rows = f"{given.n_rows} rows of " if args.eps is None else ""
+        console.progress(
+            f"fitting {type(calibrator).__name__} on {rows}{given.n_clients} "
+            f"client{'s' * (given.n_clients != 1)}"
+        )
+        if args.eps is not None and not given.have_ids:
+            console.warning(NO_CLIENTS.format(args.file))
+        calibrator.fit(given.clients)
     calibrator.save(args.output)
     console.detail(repr(calibrator.privacy_))
-    data = summarize(args, calibrator, n_rows)
+    data = summarize(args, calibrator, given.n_rows)
     console.result(_text(data), data)
 
 
-def _make_calibrator(args: argparse.Namespace, federation: Any) -> Any:
-    import numpy as np
-
-    logits = federation.logits
-    n_classes = max(2, logits.shape[1]) if logits.ndim == 2 else 2
+def _make_calibrator(args: argparse.Namespace, classes: Any) -> Any:
+    hold_back = {} if args.hold_back is None else {"hold_back": args.hold_back}
     return METHODS[args.method].load()(
         **method_options(args),
+        **hold_back,
         eps=args.eps,
         delta=args.delta,
         ledger=open_ledger(args),
-        # In the file a label is a column; clients may miss some.
-        classes=np.arange(n_classes),
+        classes=classes,
         random_state=args.seed,
     )
 
@@ -175,7 +188,12 @@ def _text(data: dict[str, Any]) -> str:
     pairs = [("method", method.estimator_name)]
     pairs += [(name, _shown(data[name])) for name in method.facts]
     if not data["used"]:
-        pairs.append(("used", "no: not distinguishable from noise, input unchanged"))
+        why = (
+            "not better on held-back rows"
+            if data["eps"] is None
+            else "not distinguishable from noise"
+        )
+        pairs.append(("used", f"no: {why}, input unchanged"))
     eps = "none: exact sums, no differential privacy"
     if data["eps"] is not None:
         eps = f"{data['eps']:g} (delta {data['delta']:.3g}) per {data['unit']}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skfedcal.cli._command import (
+    CheckFailedError,
     Command,
     Console,
     UsageError,
@@ -80,15 +81,27 @@ def run(args: argparse.Namespace, console: Console) -> None:
 
 def _init_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", metavar="DIR", help="folder to write")
+    parser.add_argument(
+        "--operations",
+        action="store_true",
+        default=False,
+        help="write proxy, services and containers in place of an app",
+    )
 
 
 def init(args: argparse.Namespace, console: Console) -> None:
-    """Write an app: pyproject.toml with the run config, client.py and server.py."""
+    """Write an app: pyproject.toml with the run config, client.py and server.py.
+
+    With --operations: configuration of a reverse proxy (nginx), units of systemd and
+    compose files, for the operator and for sites.
+    """
     from skfedcal.cli.flower.project import write_app
 
-    paths = [str(path) for path in write_app(args.dir)]
+    paths = [str(p) for p in write_app(args.dir, operations=args.operations)]
     text = "\n".join(f"written {path}" for path in paths)
     console.result(text, {"written": paths})
+    if args.operations:
+        return
     console.progress(
         f"set `method` and `classes` in {paths[0]}, then `skfedcal flower try "
         f"{args.dir}`"
@@ -115,6 +128,20 @@ def _keys_options(parser: argparse.ArgumentParser) -> None:
         default=False,
         help="make the key of the operator, who signs what sites are asked",
     )
+    for name, metavar, text in (
+        ("add", "FILE", "rosters of new sites, or NAME.rotation.json: next version"),
+        ("remove", "SITE", "sites that leave: next version of the roster"),
+        ("install", "FILE", "a newer roster, and statements about changed keys"),
+    ):
+        parser.add_argument(
+            f"--{name}", metavar=metavar, nargs="+", default=[], help=text
+        )
+    parser.add_argument(
+        "--rotate",
+        metavar="NAME",
+        default=None,
+        help="make the next key of a site, or of the operator",
+    )
 
 
 def keys(args: argparse.Namespace, console: Console) -> None:
@@ -122,24 +149,60 @@ def keys(args: argparse.Namespace, console: Console) -> None:
 
     A key stays at its site. Sites exchange their rosters, join them, and compare the
     fingerprint. With the key of an operator in the roster, sites answer only what the
-    operator signed.
+    operator signed. When sites enter, leave or change their keys, --add and --remove
+    make the next version of DIR/roster.json, which the sites put in place with
+    --install.
     """
     from skfedcal.cli.flower.project import (
         NO_OPERATOR,
         OPERATOR,
         ROSTER,
+        change_roster,
         fingerprint,
+        install_roster,
         make_keys,
+        rotate_key,
     )
 
-    if not args.sites and not args.join and not args.operator:
-        raise UsageError("name a site, or pass --operator or --join ROSTER.")
-    paths, roster = make_keys(args.sites, args.join, args.dir, operator=args.operator)
+    operator = args.rotate == "operator"
+    changing = bool(args.add or args.remove or operator)
+    rotating = bool(args.rotate) and not operator
+    first = bool(args.sites or args.join or args.operator)
+    if first + changing + rotating + bool(args.install) != 1:
+        raise UsageError(
+            "name a site, or pass --operator or --join ROSTER; or --add and --remove; "
+            "or --rotate NAME; or --install ROSTER."
+        )
+    paths: list[Path] = []
+    changes: list[str] = []
+    if rotating:
+        paths = rotate_key(args.rotate, args.dir)
+        text = (
+            f"written {paths[0]}: takes the place of {args.rotate}.key when the roster "
+            f"has it\nwritten {paths[1]}: send it to the operator and to every site"
+        )
+        console.result(text, {"written": [str(path) for path in paths]})
+        return
+    if args.install:
+        roster, changes = install_roster(args.dir, args.install[0], args.install[1:])
+    elif changing:
+        roster, changes = change_roster(
+            args.dir,
+            add=args.add,
+            remove=args.remove,
+            rotate=["operator"] if operator else (),
+        )
+    else:
+        paths, roster = make_keys(
+            args.sites, args.join, args.dir, operator=args.operator
+        )
     data = {
         "keys": [str(path) for path in paths],
         "roster": str(Path(args.dir, ROSTER)),
         "sites": sorted(roster.sites),
         "operator": None if roster.operator is None else roster.operator.hex(),
+        "version": roster.version,
+        "changes": changes,
         "fingerprint": fingerprint(roster),
     }
     places = {OPERATOR: "with the operator"}
@@ -147,8 +210,11 @@ def keys(args: argparse.Namespace, console: Console) -> None:
         f"written {path}: keep it {places.get(path.name, 'at the site')}"
         for path in paths
     ]
+    lines += changes
+    version = f", version {roster.version}" if roster.version else ""
+    there = "reload the site" if args.install else "send it to every site"
     lines += [
-        f"written {data['roster']}: {len(roster.sites)} sites; send it to every site",
+        f"written {data['roster']}: {len(roster.sites)} sites{version}; {there}",
         f"fingerprint {data['fingerprint']}",
     ]
     if roster.operator is None:
@@ -197,7 +263,7 @@ def _show(lines: list[Line], console: Console) -> None:
     console.result(text, data)
     failed = sum(line.verdict == "fail" for line in lines)
     if failed:
-        raise ValueError(f"{failed} of {len(lines)} checks failed.")
+        raise CheckFailedError(f"{failed} of {len(lines)} checks failed.")
 
 
 def _findings(args: argparse.Namespace) -> Iterator[Line]:
@@ -262,13 +328,16 @@ def check(args: argparse.Namespace, console: Console) -> None:
     """Ask the sites at ADDRESS whether they would answer the run of the app in DIR.
 
     Sites compare the request with their policies and budgets. No row is used and
-    nothing is paid.
+    nothing is paid. Also states what so many sites, rows and eps will give.
     """
     from skfedcal.cli.flower.doctor import check_run, check_sites
-    from skfedcal.cli.flower.project import changed_config
+    from skfedcal.cli.flower.project import changed_config, load_server
     from skfedcal.federation import connect
 
-    config = {} if args.dir is None else changed_config(args.dir, args.settings)
+    config, operator = {}, None
+    if args.dir is not None:
+        config = changed_config(args.dir, args.settings)
+        operator = load_server(args.dir).operator(config)
     names = [n.strip() for n in str(config.get("sites", "")).split(",") if n.strip()]
     with connect(
         args.address,
@@ -278,6 +347,7 @@ def check(args: argparse.Namespace, console: Console) -> None:
         sites=names or None,
         min_sites=int(config.get("min-nodes", 1)),
         n_rows=config.get("n-rows") or None,
+        operator=operator,
         wait=args.wait,
         app=args.dir,
     ) as sites:
@@ -300,12 +370,18 @@ def _trial_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="PATH", default="", help="keep the result as JSON"
     )
+    parser.add_argument(
+        "--supernodes",
+        action="store_true",
+        default=False,
+        help="start stock SuperNodes, which run client.py, and `flwr run`: minutes",
+    )
 
 
 def trial(args: argparse.Namespace, console: Console) -> None:
-    """Run an app on this machine: a SuperLink, and a SuperNode for each FILE.
+    """Run an app on this machine: a SuperLink, and a live site for each FILE.
 
-    Every site has its own process, key and file. Without FILE three sites have
+    Every site has its own process, key, ledger and file. Without FILE three sites have
     made-up data. Nothing is left running.
     """
     from skfedcal.cli.flower.doctor import check_app, check_run_config
@@ -313,6 +389,7 @@ def trial(args: argparse.Namespace, console: Console) -> None:
     from skfedcal.cli.flower.trial import (
         N_SITES,
         announced_rows,
+        run_stock_trial,
         run_trial,
         toy_data,
     )
@@ -329,12 +406,19 @@ def trial(args: argparse.Namespace, console: Console) -> None:
         if len(data) < N_SITES:
             raise UsageError(f"pass files of {N_SITES} sites or more, each of its own.")
         out = Path(args.output).resolve() if args.output else folder / "result.json"
+        kind, time = "sites", "half a minute"
+        if args.supernodes:
+            kind, time = "SuperNodes", "a few minutes"
         console.progress(
-            f"starting a SuperLink and {len(data)} SuperNodes: takes a few minutes, "
-            "Ctrl-C ends them all"
+            f"starting a SuperLink and {len(data)} {kind}: takes {time}, Ctrl-C ends "
+            "them all"
         )
-        settings = [*args.settings, *announced_rows(config, data)]
-        text = run_trial(args.dir, data, folder, out, settings)
+        rows = announced_rows(config, data)
+        if args.supernodes:
+            settings = [*args.settings, *(f"{key}={rows[key]}" for key in rows)]
+            text = run_stock_trial(args.dir, data, folder, out, settings)
+        else:
+            text = run_trial(args.dir, data, folder, out, config | rows)
     console.result(text, {"sites": list(data), "text": text, "output": args.output})
 
 

@@ -39,6 +39,8 @@ EXTRAS = {
     "accounting": "dp-accounting",
     "progress": "rich",
     "parquet": "pyarrow",
+    "dask": "distributed",
+    "ray": "ray",
 }
 
 
@@ -63,18 +65,27 @@ def run(args: argparse.Namespace, console: Console) -> None:
 
 
 def _installed() -> dict[str, Any]:
-    from skfedcal.experiments.store import cache_folder
+    from skfedcal._compiled import arithmetic
+    from skfedcal.experiments.store import project_store
 
     return {
         "skfedcal": __version__,
         "python": platform.python_version(),
         "platform": sys.platform,
         "cores": os.cpu_count(),
+        "arithmetic": arithmetic(),
         "packages": {name: _version(name) for name in BASE},
         "extras": {extra: _version(name) for extra, name in EXTRAS.items()},
         "methods": {name: method.estimator_name for name, method in METHODS.items()},
-        "store": str(cache_folder()),
+        "store": str(project_store()),
     }
+
+
+def _arithmetic_text(name: str) -> str:
+    if name != "numpy":
+        return f"{name}, the compiled core"
+    off = os.environ.get("SKFEDCAL_CORE") == "off"
+    return f"numpy: the compiled core is {'switched off' if off else 'not installed'}"
 
 
 def _version(name: str) -> str | None:
@@ -88,6 +99,7 @@ def _installed_text(data: dict[str, Any]) -> str:
     pairs = [
         ("skfedcal", data["skfedcal"]),
         ("python", f"{data['python']} on {data['platform']}, {data['cores']} cores"),
+        ("arithmetic", _arithmetic_text(data["arithmetic"])),
         *((name, found or "missing") for name, found in data["packages"].items()),
         *(
             (

@@ -1,14 +1,27 @@
-"""``skfedcal ledger``."""
+"""``skfedcal ledger``, and ``skfedcal verify``: a result against ledgers."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from skfedcal._table import text_pairs, text_table
-from skfedcal.cli._command import Command, Console, chance_number
+from skfedcal.cli._command import (
+    Command,
+    Console,
+    UsageError,
+    chance_number,
+    positive_number,
+    to_stderr,
+)
 from skfedcal.cli._input import check_input
+
+if TYPE_CHECKING:
+    from skfedcal.privacy import PrivacyLedger
 
 DESCRIPTION = """\
 Verify a privacy ledger and print what was spent.
@@ -19,6 +32,12 @@ pass it later as --head: a file that was cut or put back to an older copy is ref
 
 --create begins an empty ledger. A site refuses to start without the file of its ledger,
 as a lost one would mean a fresh budget.
+
+--raise allows more from now on. It adds a record with the new budget and the reason,
+signed with --key; all earlier records stay. A site that has a key accepts no other
+raise. The new eps holds at the sum of the deltas of all budgets. Then write the new
+max-eps into site.toml, and the new head wherever the old one is kept, and reload the
+site.
 """
 
 EXAMPLES = """\
@@ -26,6 +45,8 @@ examples:
   skfedcal ledger ledger.jsonl
   skfedcal ledger ledger.jsonl --head "$(cat /safe/place/head)"
   skfedcal ledger --create ledger.jsonl
+  skfedcal ledger ledger.jsonl --raise 5 --reason "second study, board of May" \\
+      --key hospital-a.key
 """
 
 LEDGER_FILE = "a ledger written by `skfedcal fit --ledger` or PrivacyLedger"
@@ -48,6 +69,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--create", action="store_true", help="begin an empty ledger; FILE must be new"
     )
+    parser.add_argument(
+        "--raise",
+        type=positive_number,
+        dest="raised",
+        metavar="EPS",
+        help="raise the budget to EPS, and to --delta if given",
+    )
+    parser.add_argument(
+        "--reason", metavar="TEXT", help="with --raise: who decided it, and why"
+    )
+    parser.add_argument(
+        "--key", metavar="FILE", help="key of the site: signs and checks raises"
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
@@ -56,18 +90,39 @@ def run(args: argparse.Namespace, console: Console) -> None:
         # Never an old one: `os.O_EXCL`.
         os.close(os.open(args.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     check_input(args.file, LEDGER_FILE)
+    if (args.raised is None) != (args.reason is None):
+        raise UsageError("--raise EPS and --reason TEXT belong together.")
     from skfedcal.privacy import PrivacyLedger
+    from skfedcal.privacy.site_ledger import SiteLedger
 
+    key = None
+    if args.key is not None:
+        from skfedcal.federation import SiteKey
+
+        key = SiteKey.load(args.key)
+        SiteLedger(args.file, signed=key.signed)  # refuses raises of others
     ledger = PrivacyLedger(args.file, head=args.head)
-    records = ledger.records()
-    budget = _budget(records)
+    if args.raised is not None:
+        _raise(ledger, args, None if key is None else key.sign)
+    history = ledger.records()
+    records = [record for record in history if record["mode"] not in ("raise", "exact")]
+    levels = ledger.budgets()
+    budget = _budget(history)
     delta = args.delta or (budget[1] if budget else DEFAULT_DELTA)
     names = sorted({record["population"] for record in records})
     data = {
         "file": args.file,
         "debits": len(records),
+        "exact": sum(record["mode"] == "exact" for record in history),
         "simulated": sum(record["mode"] == "simulation" for record in records),
         "budget": budget,
+        "raises": [
+            {"time": record["t"], **record["details"]}
+            for record in history
+            if record["mode"] == "raise"
+        ],
+        # Filters of each budget may fail.
+        "holds_at": sum(delta for _, delta in levels) or None,
         "delta": delta,
         "populations": {
             name: {
@@ -81,11 +136,23 @@ def run(args: argparse.Namespace, console: Console) -> None:
     console.result(_text(data), data)
 
 
-def _budget(records: list[dict[str, Any]]) -> list[float] | None:
-    """Return the smallest budget that a record was made under."""
-    budgets = [(record["details"] or {}).get("budget") for record in records]
-    pairs = [pair for pair in budgets if pair is not None]
-    return [min(values) for values in zip(*pairs, strict=True)] if pairs else None
+def _raise(
+    ledger: PrivacyLedger,
+    args: argparse.Namespace,
+    sign: Callable[[bytes], bytes] | None,
+) -> None:
+    levels = ledger.budgets()
+    delta = args.delta or (levels[-1][1] if levels else DEFAULT_DELTA)
+    ledger.raise_budget((args.raised, delta), reason=args.reason, sign=sign)
+
+
+def _budget(history: list[dict[str, Any]]) -> list[float] | None:
+    """Return the budget in force: the last raise, or less if a debit was under less."""
+    from skfedcal.privacy.ledger_file import Totals
+
+    totals = Totals(history)
+    totals.catch_up("the ledger")
+    return None if totals.budget is None else list(totals.budget)
 
 
 def _text(data: dict[str, Any]) -> str:
@@ -94,6 +161,16 @@ def _text(data: dict[str, Any]) -> str:
         ("debits", f"{data['debits']}, of which {data['simulated']} simulated"),
         ("budget", f"eps {budget[0]:g}, delta {budget[1]:g}" if budget else "none"),
     ]
+    for record in data["raises"]:
+        eps, delta = record["budget"]
+        day = datetime.fromtimestamp(record["time"], UTC).date()
+        text = f"to eps {eps:g}, delta {delta:g} on {day}: {record['reason']}"
+        pairs.append(("raised", text))
+    if data["raises"]:
+        text = f"eps {budget[0]:g} at delta {data['holds_at']:g}, the sum of all deltas"
+        pairs.append(("holds", text))
+    if data["exact"]:
+        pairs.append(("exact answers", f"{data['exact']}, which no budget covers"))
     rows = [
         [name, str(account["debits"]), f"{account['eps']:.6g}"]
         for name, account in data["populations"].items()
@@ -110,4 +187,95 @@ LEDGER = Command(
     examples=EXAMPLES,
     add_options=add_options,
     run=run,
+)
+
+VERIFY_DESCRIPTION = """\
+Check the result of a run over sites: that the operator signed it and nobody changed it,
+that its rounds follow from each other, that its statements follow from what sites were
+asked, and that ledgers of sites have its debits.
+
+Exit codes: 0 the result is valid; 4 it cannot be read; 6 it is not signed, was changed
+or has another signer; 7 the chain of its releases is broken; 8 a ledger does not have
+the debits that it states; 9 it states what its runs do not say.
+"""
+
+VERIFY_EXAMPLES = """\
+examples:
+  skfedcal verify result.json --roster roster.json
+  skfedcal verify result.json --roster roster.json --ledger hospital-a=ledger.jsonl
+"""
+
+EXIT_CODES = {"file": 4, "signature": 6, "chain": 7, "ledger": 8, "statement": 9}
+
+
+def add_verify_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``skfedcal verify``."""
+    parser.add_argument("file", metavar="RESULT", help="result of a run, JSON")
+    parser.add_argument(
+        "--roster", metavar="FILE", help="roster with the key of the operator"
+    )
+    parser.add_argument(
+        "--ledger",
+        metavar="[SITE=]FILE",
+        action="append",
+        dest="ledgers",
+        default=[],
+        help="ledger of a site; may be given several times",
+    )
+
+
+def run_verify(args: argparse.Namespace, console: Console) -> int:
+    """Check and print."""
+    check_input(args.file, "the result of a run over sites, JSON")
+    from skfedcal.compose.site_results import check_ledger, verify_result
+    from skfedcal.exceptions import ResultError
+    from skfedcal.federation import Roster
+
+    roster = None if args.roster is None else Roster.load(args.roster)
+    ledgers = []
+    for text in args.ledgers:
+        site, _, path = text.rpartition("=")
+        if not path:
+            raise UsageError(f"--ledger {text}: pass FILE or SITE=FILE.")
+        ledgers.append((site, path))
+    checked = ["signature", "chain", "statements"]
+    unused: list[str] = []
+    try:
+        result = verify_result(args.file, roster=roster)
+        for site, path in ledgers:
+            runs = check_ledger(result.content, site, path)
+            (checked if runs else unused).append(f"ledger {Path(path).name}")
+    except ResultError as error:
+        to_stderr(f"skfedcal: error: {error}")
+        return EXIT_CODES[error.reason]
+    content = result.content
+    if roster is None:
+        console.warning(
+            "no --roster: the signature is that of the key in the file, which anybody "
+            "can make."
+        )
+    text = f"{result}\nvalid: {', '.join(checked)}"
+    if unused:
+        text += f"\nNOT checked, of sites that are in no sum: {', '.join(unused)}"
+    console.result(
+        text,
+        {
+            "valid": checked,
+            "not_checked": unused,
+            "gain": content["gain"],
+            "left_out": content["left_out"],
+            "privacy": content["privacy"],
+            "versions": content["versions"],
+        },
+    )
+    return 0
+
+
+VERIFY = Command(
+    name="verify",
+    summary="check the signed result of a run over sites, also against ledgers",
+    description=VERIFY_DESCRIPTION,
+    examples=VERIFY_EXAMPLES,
+    add_options=add_verify_options,
+    run=run_verify,
 )

@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from skfedcal.cli._command import Command, chance_number, eps_number, positive_count
+from skfedcal.cli._command import (
+    Command,
+    UsageError,
+    chance_number,
+    eps_number,
+    positive_count,
+)
 
 if TYPE_CHECKING:
     from skfedcal.cli._command import Console
@@ -107,13 +113,13 @@ def _model(args: argparse.Namespace) -> Any:
     options = {name: value for name, value in given.items() if value is not None}
     if args.eps is None:
         for name in options:
-            raise ValueError(f"--{name} needs --eps: exact sums have none.")
+            raise UsageError(f"--{name} needs --eps: exact sums have none.")
         if args.model != "central":
-            raise ValueError(f"--model {args.model} needs --eps.")
+            raise UsageError(f"--model {args.model} needs --eps.")
         return None
     if args.model in ("local", "source"):
         for name in options:
-            raise ValueError(f"--{name} is not an option of --model {args.model}.")
+            raise UsageError(f"--{name} is not an option of --model {args.model}.")
     names = {
         "central": "CentralDP",
         "distributed": "DistributedDP",
