@@ -38,7 +38,7 @@ CHOICES = {"held-back": {}, "held-back, 1 SE": {"strict": True}}
 # Files on which the rules of FedAuto without eps were chosen; the others confirm.
 CHOSEN_ON = ("cifar10_kangsepp_densenet40", "cifar10_netcal_lenet-5", "fed_adult_gbm",
              "cifar10_phan_resnet18", "fed_wisdm_mlp", "fed_chem97_mlp",
-             "fed_cifar10_cnn_dir01", "imdb_cleanlab_cv")  # fmt: skip
+             "fed_cifar10_cnn_dir01", "imdb_cleanlab_cv", "fed_fsdd_mlp")  # fmt: skip
 # Clients of an exact fit: any partition has the same optimum.
 N_CLIENTS = 20
 
