@@ -25,6 +25,7 @@ from skfedcal import (
     federated_roc_auc_score,
     make_federation,
 )
+from skfedcal.cli._main import main
 from skfedcal.federation.history import RoundRecord
 from skfedcal.privacy import (
     CentralDP,
@@ -251,6 +252,20 @@ def test_the_guesses_on_the_page_for_officers():
         assert round(100 * NormalDist().cdf(mu / 2)) == int(gaussian)
     assert f"{gdp_epsilon(2 * gdp_mu(1.0, 1e-5), 1e-5):.2f}" == "2.15"
     assert "eps = 1 becomes 2.15" in text
+
+
+def test_the_summary_on_the_page_for_officers(tmp_path, capsys):
+    ledger = PrivacyLedger(tmp_path / "ledger.jsonl", budget=(3.0, 1e-5))
+    rows = make_federation(3, 12_000, 3, random_state=0).clients
+    by_row = CentralDP(1.0, unit="example")
+    FedTempCalibrator(privacy=by_row, classes=range(3), ledger=ledger).fit(rows)
+    assert main(["ledger", str(tmp_path / "ledger.jsonl"), "--summary"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    text = (DOCS / "guide" / "privacy_officers.rst").read_text(encoding="utf-8")
+    found = re.search(r"   :name: officers-summary\n\n((?:   .*\n)+)", text)
+    shown = [line[3:] for line in found[1].splitlines()]
+    assert len(shown) > 10
+    assert [line for line in shown if line != "..." and line not in printed] == []
 
 
 @pytest.mark.filterwarnings("ignore")
