@@ -17,14 +17,16 @@ from skfedcal.methods.registry import BUILT_IN
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 README = DOCS.parent / "README.md"
 GUIDE = sorted(DOCS.glob("guide/*.rst"))
-PAGES = [DOCS / "index.rst", *GUIDE, *sorted(DOCS.glob("research/*.rst"))]
+RECORDS = sorted([*DOCS.glob("reference/*.rst"), *DOCS.glob("research/*.rst")])
+PAGES = [DOCS / "index.rst", *GUIDE, *RECORDS]
 # Whole commands stand on these; others speak of commands in part.
 WITH_COMMANDS = [
     README,
     DOCS / "index.rst",
     *DOCS.glob("guide/[ps]*.rst"),
     *DOCS.glob("guide/howto_*.rst"),
-    *DOCS.glob("research/*.rst"),
+    *DOCS.glob("guide/operations.rst"),
+    *RECORDS,
 ]
 ROOMS = (
     "",
