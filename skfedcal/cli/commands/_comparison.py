@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from skfedcal._files import write_whole
 from skfedcal.cli._command import (
@@ -141,7 +141,7 @@ def add_comparison_options(parser: argparse.ArgumentParser) -> None:
         "--jobs",
         type=positive_count,
         metavar="N",
-        help="number of processes (default: one per core)",
+        help="number of processes (default: one per core, or one for little work)",
     )
     work.add_argument(
         "--store",
@@ -258,11 +258,14 @@ def run_comparison(args: argparse.Namespace, console: Console) -> Comparison:
             f"{args.clients or 100} clients with label skew, Dirichlet beta = "
             f"{args.beta:g}"
         )
-    return _compared(args, console, federation, args.jobs or os.cpu_count() or 1)
+    return _compared(args, console, federation, args.jobs or "auto")
 
 
 def _compared(
-    args: argparse.Namespace, console: Console, clients: Any, jobs: int
+    args: argparse.Namespace,
+    console: Console,
+    clients: Any,
+    jobs: int | Literal["auto"],
 ) -> Comparison:
     from skfedcal.experiments import compare
     from skfedcal.experiments.store import project_store
@@ -270,7 +273,8 @@ def _compared(
 
     _check_prior(args.class_prior, clients)
     store = None if args.fresh else args.store or project_store()
-    console.progress(f"comparing with {jobs} process{'es' * (jobs != 1)}")
+    if jobs != "auto":
+        console.progress(f"comparing with {jobs} process{'es' * (jobs != 1)}")
     if store is not None:
         console.progress(f"finished cells are kept in {store}")
     try:

@@ -19,7 +19,7 @@ from itertools import product
 from math import inf, log2
 from multiprocessing import resource_tracker
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal
 
 import joblib
 import numpy as np
@@ -556,7 +556,7 @@ def compare(
     oracle: Any = "FedBiasTemp",
     n_bins: int = 15,
     store: str | os.PathLike[str] | None = None,
-    n_jobs: int | None = None,
+    n_jobs: int | Literal["auto"] | None = None,
     progress: bool | Callable[[int, int], object] = True,
 ) -> Comparison:
     r"""Compare calibration methods, with and without privacy, on the same clients.
@@ -622,8 +622,9 @@ def compare(
     store : str or path-like, default=None
         Folder for finished cells. A run with the same data and settings
         takes from there what is done; one that was killed goes on.
-    n_jobs : int, default=None
-        Processes, as in joblib; None is one.
+    n_jobs : int or 'auto', default=None
+        Processes, as in joblib; None is one. 'auto' is one per core, and one where
+        others would take longer to start than they save. The result is the same.
     progress : bool or callable, default=True
         Whether to show a bar on stderr; a callable receives the number of finished
         cells and of all cells.
@@ -720,11 +721,13 @@ def _run(
     cells: Sequence[Cell],
     rows: Rows | ShardedShares,
     store: CellStore,
-    n_jobs: int | None,
+    n_jobs: int | Literal["auto"] | None,
     progress: bool | Callable[[int, int], object],
 ) -> list[dict[str, Any]]:
     """Results of all cells, from the store or by running them."""
-    if isinstance(rows, ShardedShares) and n_jobs not in (None, 1):
+    if isinstance(n_jobs, str) and n_jobs != "auto":
+        raise ValueError(f"n_jobs={n_jobs!r}: pass a whole number, None or 'auto'.")
+    if isinstance(rows, ShardedShares) and n_jobs not in (None, 1, "auto"):
         raise ValueError(
             f"n_jobs={n_jobs}: cells over shards run one after the other, and the "
             "executor of ShardedClients works for each. Leave n_jobs out."
@@ -734,6 +737,8 @@ def _run(
     keys = [cell.key(digest) if digest else "" for cell in cells]
     results = [_load_finished(store, key) for key in keys]
     todo = [i for i, result in enumerate(results) if result is None]
+    if n_jobs == "auto":
+        n_jobs = _n_processes(len(todo), rows)
     bar = Progress(len(cells), progress)
     bar.start(len(cells) - len(todo))
     jobs = (joblib.delayed(run_cell)(cells[i], keys[i], rows, store) for i in todo)
@@ -751,6 +756,20 @@ def _run(
     finally:
         bar.close()
     return [result for result in results if result is not None]
+
+
+# A cell takes about 2 microseconds per entry of the logits, and not less than those of
+# small data; a worker takes 2 seconds to start, most of it for imports.
+_LEAST_ENTRIES, _START_ENTRIES = 20_000, 1_000_000
+
+
+def _n_processes(n_cells: int, rows: Rows | ShardedShares) -> int:
+    """One process per core if that saves more than the start of workers takes."""
+    if isinstance(rows, ShardedShares):
+        return 1
+    n_cores = joblib.cpu_count()
+    work = n_cells * max(rows.logits.size, _LEAST_ENTRIES)
+    return n_cores if work * (1 - 1 / n_cores) > _START_ENTRIES else 1
 
 
 @contextmanager
