@@ -505,9 +505,9 @@ COMPARE = Command(
 )
 
 REPORT_DESCRIPTION = f"""\
-Write a report as one HTML page: verdict, warnings, table, reliability diagrams, what
-privacy was spent and what that means, and how to run it again. The page needs no
-network.
+Write a report as one HTML page: verdict, warnings, table, reliability diagrams of a
+method and an eps that the reader chooses, what privacy was spent and what that means,
+a plan for more clients, and how to run it again. The page needs no network.
 
 {FILE_FORMS}
 or a .json file that `skfedcal compare -o` wrote; then nothing is run.
