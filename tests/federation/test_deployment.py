@@ -369,7 +369,7 @@ def test_three_sites_then_one_is_killed(clients, tmp_path):
 
 
 def test_the_commands_of_the_readme_work(tmp_path):
-    text = README.read_text(encoding="utf-8").partition("## Outgrow one machine")[2]
+    text = README.read_text(encoding="utf-8").partition("## Real sites")[2]
     install, *rest = re.search(r"```bash\n(.*?)```", text, re.DOTALL)[1].splitlines()
     assert install == 'pip install ".[flower]"'
     assert len(rest) == 2
