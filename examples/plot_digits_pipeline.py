@@ -1,10 +1,11 @@
 """
-From features to calibrated probabilities
-=========================================
+Tutorial: calibrate a scikit-learn classifier
+=============================================
 
-A classifier and a calibrator in one scikit-learn estimator, on the digits that come
-with scikit-learn. Rows belong to 20 clients with label skew; cross-validation keeps the
-clients with their rows.
+You know ``CalibratedClassifierCV``. `FederatedCalibratedClassifier` is its counterpart
+for rows that belong to clients: a classifier and a calibrator in one estimator. The
+data are scikit-learn's digits, whose rows belong to 20 clients with label skew;
+cross-validation keeps the clients with their rows.
 """
 
 # %%
@@ -90,11 +91,13 @@ plt.show()
 
 # %%
 # The log loss falls to less than a third with either calibrator: the classifier no
-# longer calls its errors impossible. The classwise error of the temperature is higher
-# than before, and so is its floor. Nearly all probabilities of naive Bayes fall in the
-# first or the last bin; less extreme ones fill more bins with fewer rows each, and some
-# bins show that one temperature does not fit all levels of confidence. Binning is best
-# in both panels.
+# longer calls its errors impossible. The two calibrators rank differently: binning has
+# the lower classwise error, the temperature the lower log loss. Bins correct each class
+# by itself and give coarse probabilities; a temperature keeps the order of classes, and
+# so the accuracy.
 #
-# A calibration error by itself would have hidden what the temperature gains: look at
-# it, its floor and the log loss together.
+# A calibration error alone would have hidden what the temperature gains. Look at the
+# error, its floor and the log loss together.
+#
+# To use your own rows, replace `X`, `y` and `client_ids`. Without clients, leave
+# `client_ids` out: all rows are then one client.

@@ -1,6 +1,6 @@
 """
-Evaluate a hospital model and pick its threshold privately
-==========================================================
+Tutorial: evaluate a hospital model and pick its threshold privately
+====================================================================
 
 A hospital has a model that gives each patient a probability of coming back within a
 month. Whether they did is known to the clinics they go to, and stays there. From one

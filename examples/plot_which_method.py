@@ -163,8 +163,8 @@ for text in choices["class-biased", "FedAuto"]:
 #   decisions must stay: with exact sums it comes closer than FedTemp on the second
 #   model. **FedBBQ** assumes nothing about the form of the map and pays for it with
 #   rows. There are too few here, and under eps with 100 clients it gives up.
-# - **Not sure:** FedAuto. It decides from the number of clients, classes and rounds and
-#   from eps, before any client is asked. So it cannot see that a model would do with
-#   less than class biases; that costs little here. With fewer clients or a smaller eps
-#   it takes a temperature. ``FedAutoCalibrator(...).explain(n_clients, n_classes)``
-#   tells the choice without data.
+# - **Not sure:** FedAuto. Without eps it compares its maps on held-back rows. Under eps
+#   it decides from public numbers before any client is asked: with fewer clients or a
+#   smaller eps it takes a temperature. It cannot see then that a model needs less than
+#   it fits; that costs little here. ``FedAutoCalibrator(...).explain(n_clients,
+#   n_classes)`` returns the choice without data.

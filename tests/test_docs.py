@@ -6,10 +6,14 @@ import importlib
 import importlib.util
 import io
 import re
+import runpy
 import shlex
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from skfedcal.cli._main import build_parser
 from skfedcal.methods.registry import BUILT_IN
@@ -129,6 +133,38 @@ def test_the_readme_prints_what_it_says():
     with contextlib.redirect_stdout(found):
         exec(code, {})
     assert without_numbers(found.getvalue()) == without_numbers(printed)
+
+
+def run_example(name, monkeypatch):
+    """Run an example of the gallery without a screen, and return its variables."""
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        return runpy.run_path(str(DOCS.parent / "examples" / f"plot_{name}.py"))
+
+
+def test_the_pipeline_tutorial_ranks_calibrators_as_its_text_does(monkeypatch):
+    table = run_example("digits_pipeline", monkeypatch)["table"]
+    (_, _, before), temperature, binning = table.values()
+    assert max(temperature[2], binning[2]) < before / 3
+    assert binning[0] < temperature[0]
+    assert temperature[2] < binning[2]
+
+
+def test_the_eps_tutorial_closes_the_gap_that_its_text_says(monkeypatch):
+    found = run_example("eps", monkeypatch)
+    closed, error = found["closed"].mean(axis=2), found["error"]
+    assert (closed[1:, 1:] > 0.99).all()
+    assert abs(closed[0, 0]) < 1e-6
+    rms = np.sqrt((error[:, -1] ** 2).mean(axis=1))
+    assert (rms < 0.03).all()
+
+
+def test_the_hospital_tutorial_finds_nine_in_ten(monkeypatch):
+    found = run_example("hospital_evaluation", monkeypatch)
+    assert found["recall"].low >= 0.9
+    pooled = roc_auc_score(found["fed"].labels, found["scores"])
+    assert found["auc"].low < pooled < found["auc"].high
 
 
 def load_script(name):
