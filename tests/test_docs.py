@@ -48,6 +48,12 @@ ROOMS = (
 pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="no docs in this copy")
 
 
+def test_the_guide_stays_short():
+    """A reader in a hurry; research records and reference pages are not counted."""
+    words = sum(len(page.read_text(encoding="utf-8").split()) for page in GUIDE)
+    assert words <= 25_000
+
+
 # One worker for all pages: they share no state, but import costs more than they do.
 @pytest.mark.xdist_group("docs")
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")

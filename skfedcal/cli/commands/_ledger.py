@@ -123,7 +123,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
     _check_summary(args)
     if args.create:
         # Never an old one: `os.O_EXCL`.
-        os.close(os.open(args.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            os.close(os.open(args.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            raise FileExistsError(
+                f"{args.file} exists, and a ledger is never begun anew. Leave out "
+                "--create to read it, or pass another name."
+            ) from None
     check_input(args.file, LEDGER_FILE)
     if (args.raised is None) != (args.reason is None):
         raise UsageError("--raise EPS and --reason TEXT belong together.")
@@ -134,6 +140,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.key is not None:
         from skfedcal.federation import SiteKey
 
+        check_input(args.key, "a key of `skfedcal flower keys`")
         key = SiteKey.load(args.key)
         SiteLedger(args.file, signed=key.signed)  # refuses raises of others
     ledger = PrivacyLedger(args.file, head=args.head)
@@ -321,6 +328,8 @@ def run_verify(args: argparse.Namespace, console: Console) -> int:
     from skfedcal.exceptions import ResultError
     from skfedcal.federation import Roster
 
+    if args.roster is not None:
+        check_input(args.roster, "a roster of `skfedcal flower keys`")
     roster = None if args.roster is None else Roster.load(args.roster)
     ledgers = []
     for text in args.ledgers:
