@@ -14,6 +14,7 @@ from skfedcal.federation import attacks as server
 from skfedcal.federation.attacks import exhaustion
 from skfedcal.federation.attacks.charges import eps_lower_bound
 from skfedcal.federation.attacks.copies import SiteCopies
+from skfedcal.federation.roster import Roster, SiteKey
 from skfedcal.privacy import PureEvent
 from skfedcal.privacy.site_ledger import SiteLedger
 
@@ -135,6 +136,20 @@ def test_text_of_a_failed_audit():
 def test_options_that_do_not_go_together(words, capsys):
     code, printed = audit(capsys, *words)
     assert code == 2 and printed.out == ""
+
+
+@pytest.mark.parametrize("n_sites", [1, 2])
+def test_a_roster_that_was_not_joined_is_named(n_sites, tmp_path, capsys):
+    path = write_site(tmp_path)
+    keys = {name: SiteKey.generate(name) for name in "ab"[:n_sites]}
+    keys["a"].save(tmp_path / "a.key")
+    Roster({name: key.public for name, key in keys.items()}).save(tmp_path / "r.json")
+    names = {"site-key": tmp_path / "a.key", "roster": tmp_path / "r.json"}
+    lines = [f'{name} = "{value}"\n' for name, value in names.items()]
+    path.write_text(path.read_text() + "".join(lines))
+    code, printed = audit(capsys, "--site", path)
+    assert code == 4 and printed.out == ""
+    assert f"has {n_sites} site(s), and a masked sum needs 3. Join" in printed.err
 
 
 def test_a_site_without_rows_or_budget_is_audited():

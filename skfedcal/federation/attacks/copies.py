@@ -145,6 +145,12 @@ class SiteCopies:
         if not self.signed:
             self.others = [f"other-{i}" for i in range(least - 1)]
         self.n_clients = 1 + len(self.others)
+        if self.n_clients < least:
+            raise ValueError(
+                f"The roster of site {self.name!r} has {self.n_clients} site(s), and a "
+                f"masked sum needs {least}. Join the rosters of the other sites first "
+                f"(skfedcal flower keys --join), then audit."
+            )
         names = [self.name, *self.others]
         self._keys: dict[str, Any] = {name: SiteKey.generate(name) for name in names}
         self._roster = Roster({name: key.public for name, key in self._keys.items()})
