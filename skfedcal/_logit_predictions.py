@@ -9,6 +9,7 @@ from sklearn.base import ClassifierMixin
 
 from skfedcal import _numerics
 from skfedcal._docs import SharedDocs
+from skfedcal.clients.arrays import like_input
 
 if TYPE_CHECKING:
     from skfedcal._typing import Array, FloatArray, Rows
@@ -48,7 +49,9 @@ class LogitPredictions(ClassifierMixin):
             One column of log-odds when there are two classes.
         """
         logits = self._prediction_logits(X)
-        return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
+        if len(self.classes_) == 2:
+            logits = logits[:, 1] - logits[:, 0]
+        return like_input(logits, X)
 
     def predict_proba(self, X: Rows) -> FloatArray:
         """Probability of each class.
@@ -63,10 +66,10 @@ class LogitPredictions(ClassifierMixin):
             One column per entry of `classes_`, in the dtype of X if that is a float.
         """
         proba = self._direct_proba(X)
-        if proba is not None:
-            return proba
-        logits = self._prediction_logits(X)
-        return _numerics.softmax(logits, out=logits)
+        if proba is None:
+            logits = self._prediction_logits(X)
+            proba = _numerics.softmax(logits, out=logits)
+        return like_input(proba, X)
 
     def predict_log_proba(self, X: Rows) -> FloatArray:
         """Logarithm of the probability of each class.
@@ -80,7 +83,7 @@ class LogitPredictions(ClassifierMixin):
         log_proba : ndarray of shape (n_samples, n_classes)
             One column per entry of `classes_`.
         """
-        return _numerics.log_softmax(self._prediction_logits(X))
+        return like_input(_numerics.log_softmax(self._prediction_logits(X)), X)
 
     def predict(self, X: Rows) -> Array:
         """Most probable class of each row.
@@ -96,4 +99,4 @@ class LogitPredictions(ClassifierMixin):
         """
         # Before `classes_` is read: an unfitted estimator must say so.
         logits = self._prediction_logits(X)
-        return self.classes_[logits.argmax(axis=1)]
+        return like_input(self.classes_[logits.argmax(axis=1)], X)

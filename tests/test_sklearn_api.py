@@ -69,10 +69,14 @@ CHECKED = [
     FedMLPCalibrator(1.0, hidden=(8,), random_state=0),
     FederatedCalibratedClassifier(),
     FederatedCalibratedClassifier(RandomForestClassifier(5, random_state=0)),
-    FederatedCalibratedClassifier(calibrator=FedBinCalibrator(), cv=3),
+    *(
+        FederatedCalibratedClassifier(method=method, cv=3)
+        for method in ("sigmoid", "isotonic", "temperature")
+    ),
+    FederatedCalibratedClassifier(method=FedBinCalibrator(), cv=3),
     FederatedCalibratedClassifier(
         # One client is asked only with a large eps.
-        calibrator=FedTempCalibrator(30.0, if_improves=False, random_state=0),
+        method=FedTempCalibrator(30.0, if_improves=False, random_state=0),
         cv=3,
     ),
     FederatedCalibratedClassifier(cv="holdout", random_state=0),
@@ -106,7 +110,7 @@ def expected_failures(estimator):
             return {"check_classifiers_train": UNDERFLOW}
         if estimator.estimator is not None:
             return dict.fromkeys(EQUIVALENCE_CHECKS, BOOTSTRAP)
-        if getattr(estimator.calibrator, "eps", None) is not None:
+        if getattr(estimator.method, "eps", None) is not None:
             return dict.fromkeys(EQUIVALENCE_CHECKS, UNWEIGHTED)
     return {}
 
@@ -204,8 +208,8 @@ def test_set_params_through_pipeline_and_meta_estimator():
     assert pipe[-1].privacy.eps == 2.0
     assert pipe[-1].runner.cohort_size == 3
     whole = FederatedCalibratedClassifier(LogisticRegression(), clone(calibrator))
-    whole.set_params(calibrator__privacy__eps=4.0, estimator__C=0.1)
-    assert whole.calibrator.privacy.eps == 4.0
+    whole.set_params(method__privacy__eps=4.0, estimator__C=0.1)
+    assert whole.method.privacy.eps == 4.0
     assert whole.estimator.C == 0.1
 
 

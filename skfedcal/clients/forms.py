@@ -34,9 +34,11 @@ __all__ = [
     "as_vector",
     "assume_labels_public",
     "check_scores",
+    "drop_client_column",
     "make_dataset",
     "parse_clients",
     "resolve_classes",
+    "split_client_column",
 ]
 
 # Said in the report of a fit whose classes nobody gave.
@@ -178,8 +180,40 @@ def _given_classes(classes, seen, n_columns):
 _FLOATS = (np.float64, np.float32)
 
 
+def split_client_column(X, client_ids):
+    """Take `client_ids` out of the columns of a data frame, if it names one.
+
+    Result X: Without that column.
+    Result client_ids: Client of each row, as it was given or as the column has it.
+    """
+    if not isinstance(client_ids, str):
+        return X, client_ids
+    columns = getattr(X, "columns", None)
+    if columns is None:
+        raise ValueError(
+            f"client_ids={client_ids!r} names a column, but X is of type "
+            f"{type(X).__name__}; pass a data frame, or one id per row."
+        )
+    if list(columns).count(client_ids) != 1:
+        raise ValueError(
+            f"client_ids={client_ids!r} must name one column of X, which has "
+            f"{list(columns)[:10]}."
+        )
+    return X.drop(columns=client_ids), X[client_ids]
+
+
+def drop_client_column(estimator, X):
+    """Leave out the column that named the clients in `fit`, if X has it."""
+    column = getattr(estimator, "_client_column", None)
+    if column is None or column not in getattr(X, "columns", ()):
+        return X
+    return X.drop(columns=column)
+
+
 def check_scores(estimator, X, *, reset):
     """Validate rows of scores; 1-D input becomes one column."""
+    if not reset:
+        X = drop_client_column(estimator, X)
     if _is_clean(estimator, X, reset):
         if reset:
             estimator.n_features_in_ = X.shape[1]
@@ -395,6 +429,9 @@ def make_dataset(
     Result dataset: Labels are column numbers, columns in the order of the input.
     Result classes: Sorted labels and their columns.
     """
+    if y is not None:
+        estimator._client_column = client_ids if isinstance(client_ids, str) else None
+        X, client_ids = split_client_column(X, client_ids)
     raw = parse_clients(X, y, client_ids, sample_weight)
     rows, labels, weights, sizes = _pool(raw)
     rows = check_scores(estimator, rows, reset=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from functools import partial
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
@@ -31,19 +32,28 @@ from skfedcal._sklearn_compat import (
     routing_enabled,
     undone_on_error,
 )
+from skfedcal.clients.arrays import from_tensor, like_input
+from skfedcal.clients.forms import drop_client_column, split_client_column
 from skfedcal.clients.partitions import as_generator, rows_by_client
 from skfedcal.compose._classifier_logits import (
+    check_partition,
     check_target,
     classes_of,
     copy_feature_info,
+    fit_folds,
     fit_rows,
+    join_folds,
     logits_of,
-    out_of_fold_logits,
     predict_rows,
+    sklearn_scores,
 )
 from skfedcal.compose.folds import encode_clients, holdout_rows, make_splits
 from skfedcal.exceptions import PrivacyWarning
-from skfedcal.methods import FedTempCalibrator
+from skfedcal.methods import (
+    FedOneVsRestCalibrator,
+    FedShapeCalibrator,
+    FedTempCalibrator,
+)
 from skfedcal.methods.base import BaseCalibrator
 
 if TYPE_CHECKING:
@@ -59,17 +69,26 @@ if TYPE_CHECKING:
     from skfedcal.privacy.events import PrivacyReport
 
 
-def clone_calibrator(calibrator, *, frozen):
-    """Clone to be fitted; refuse or warn before any work is done."""
-    if calibrator is None:
+# Methods of scikit-learn: its scores, its folds, its ensembles.
+SKLEARN_METHODS = ("sigmoid", "isotonic", "temperature")
+
+
+def make_calibrator(method, *, frozen, input_type="logits"):
+    """Calibrator to be fitted; refuse or warn before any work is done."""
+    if method == "auto":
+        return FedShapeCalibrator()
+    if method == "temperature":
         return FedTempCalibrator()
-    calibrator._validate_params()
-    if calibrator.input_type != "logits":
+    if isinstance(method, str):
+        curve: Any = method
+        return FedOneVsRestCalibrator(method=curve, input_type=input_type)
+    method._validate_params()
+    if method.input_type != "logits":
         raise ValueError(
-            f"The calibrator has input_type={calibrator.input_type!r}, but it is given "
+            f"The calibrator has input_type={method.input_type!r}, but it is given "
             "logits of the classifier; use input_type='logits'."
         )
-    if calibrator._privacy_model().private and not frozen:
+    if method._privacy_model().private and not frozen:
         warnings.warn(
             "The budget of the calibrator does not cover the classifier, which is "
             "trained on the same clients without privacy. Pass a classifier trained "
@@ -77,7 +96,42 @@ def clone_calibrator(calibrator, *, frozen):
             PrivacyWarning,
             stacklevel=4,
         )
-    return copy_to_fit(calibrator)
+    return copy_to_fit(method)
+
+
+def read_scores(method, estimator, X):
+    """Scores that the calibrator of `method` is given."""
+    if method in SKLEARN_METHODS:
+        return sklearn_scores(estimator, X, method)[0]
+    return logits_of(estimator, X)
+
+
+class CalibratedPair(NamedTuple):
+    """A fitted classifier and the fitted calibrator of its scores.
+
+    Parameters
+    ----------
+    estimator : classifier
+        The classifier.
+    calibrator : calibrator
+        The calibrator.
+    method : {'sigmoid', 'isotonic', 'temperature', 'logits'}
+        Which scores of the classifier the calibrator is given.
+    """
+
+    estimator: Any
+    calibrator: Any
+    method: str
+
+    def predict_proba(self, X: Rows) -> FloatArray:
+        """Calibrated probabilities, columns in the order of the classes."""
+        return self.calibrated("predict_proba", X)
+
+    def calibrated(self, name: str, X: Rows) -> Any:
+        """Result of a method of the calibrator."""
+        return getattr(self.calibrator, name)(
+            read_scores(self.method, self.estimator, X)
+        )
 
 
 def name_columns(calibrator, classes):
@@ -110,6 +164,20 @@ def calibration_data(logits, y, weights, clients, names):
     return {"X": X, "y": y, "sample_weight": weights, "client_ids": names}
 
 
+class _Rows(NamedTuple):
+    """Features, labels, weights and clients of a fit."""
+
+    X: Any
+    y: Any
+    weights: Any
+    clients: Any
+    names: Any
+
+
+def _is_holdout(cv):
+    return isinstance(cv, str) and cv == "holdout"
+
+
 _NOT_COVERED = (
     "the classifier is public: it was trained without privacy on rows of these clients"
 )
@@ -136,27 +204,43 @@ class FederatedCalibratedClassifier(
         None is :class:`sklearn.linear_model.LogisticRegression`. A
         :class:`sklearn.frozen.FrozenEstimator` is not retrained, and all rows
         calibrate it.
-    calibrator : calibrator, default=None
-        None is :class:`FedTempCalibrator`. Its `classes` are set by `fit`.
-    cv : int, splitter, list of splits or 'holdout', default=5
-        Rows the calibrator learns from. A number of folds: all rows, each with the
-        logits of a classifier that was trained without its fold; every client shares
-        out its own rows, class by class. A splitter: the same with its folds; one
-        that needs `groups` is given `client_ids`. The classifier is then trained on
-        all rows. 'holdout': a share of each client's rows, which the classifier is
-        never trained on.
+    method : {'auto', 'sigmoid', 'isotonic', 'temperature'} or calibrator, \
+            default='auto'
+        'sigmoid', 'isotonic' and 'temperature' are those of
+        :class:`sklearn.calibration.CalibratedClassifierCV`, on the scores that it
+        uses: `decision_function`, or `predict_proba` of a classifier without. 'auto'
+        is :class:`FedShapeCalibrator` (see :doc:`/guide/from_sklearn` for why). A
+        calibrator is given logits, and its `classes` are set by `fit`.
+    cv : int, splitter, list of splits, None or 'holdout', default=5
+        Rows the calibrator learns from. A number of folds (None: 5): all rows, each
+        with the scores of a classifier that was trained without its fold; every client
+        shares out its own rows, class by class, and without `client_ids` the folds are
+        those of :class:`sklearn.model_selection.StratifiedKFold`. A splitter: the same
+        with its folds; one that needs `groups` is given `client_ids`. 'holdout': a
+        share of each client's rows, which the classifier is never trained on.
     calibration_size : float, default=0.2
         Share of its rows that each client keeps for calibration with
         ``cv='holdout'``, stratified by class.
+    ensemble : bool or 'auto', default='auto'
+        True averages the probabilities of the classifiers of all folds. Methods of
+        scikit-learn then have a calibrator for each fold, as there. 'auto' and a
+        calibrator share one, fitted to the scores of all folds, so that a budget is
+        spent once. False trains one more classifier, on all rows, and predicts with
+        it. 'auto' is False for a frozen classifier, for ``cv='holdout'`` and for a
+        calibrator; else True.
+    n_jobs : int, default=None
+        Classifiers of folds that are trained at the same time.
     random_state : int, RandomState instance or None, default=None
         Seed of the split for ``cv='holdout'``.
 
     Attributes
     ----------
+    calibrated_classifiers_ : list of CalibratedPair
+        Classifier and calibrator of each fold of an ensemble, else one pair.
     estimator_ : classifier
-        The trained classifier.
+        The trained classifier, if there is one.
     calibrator_ : calibrator
-        The fitted calibrator.
+        The fitted calibrator, if there is one.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     privacy_ : PrivacyReport
@@ -175,7 +259,8 @@ class FederatedCalibratedClassifier(
     Notes
     -----
     Training is central: rows of all clients are in this process, and the clients
-    matter for the calibration. ``cv=5`` trains six classifiers, ``cv='holdout'`` one.
+    matter for the calibration. ``cv=5`` trains five classifiers, six with
+    ``ensemble=False``, and ``cv='holdout'`` one.
 
     Examples
     --------
@@ -186,11 +271,12 @@ class FederatedCalibratedClassifier(
     >>> X, y = load_digits(return_X_y=True)
     >>> client_ids = np.arange(len(y)) % 20
     >>> base = GaussianNB(var_smoothing=0.01)
+    >>> clf = FederatedCalibratedClassifier(base, "sigmoid")
+    >>> clf.fit(X, y, client_ids=client_ids).predict_proba(X).shape
+    (1797, 10)
     >>> clf = FederatedCalibratedClassifier(base, FedTempCalibrator())
     >>> clf.fit(X, y, client_ids=client_ids).calibrator_.n_clients_
     20
-    >>> clf.predict_proba(X).shape
-    (1797, 10)
     """
 
     _parameter_constraints = {
@@ -199,8 +285,9 @@ class FederatedCalibratedClassifier(
             HasMethods(["fit", "decision_function"]),
             None,
         ],
-        "calibrator": [BaseCalibrator, None],
+        "method": [BaseCalibrator, StrOptions({"auto", *SKLEARN_METHODS})],
         "cv": [
+            None,
             Interval(Integral, 2, None, closed="left"),
             HasMethods(["split", "get_n_splits"]),
             list,
@@ -208,6 +295,8 @@ class FederatedCalibratedClassifier(
             StrOptions({"holdout"}),
         ],
         "calibration_size": [Interval(Real, 0, 1, closed="neither")],
+        "ensemble": ["boolean", StrOptions({"auto"})],
+        "n_jobs": [Integral, None],
         "random_state": ["random_state"],
     }
     # Under metadata routing `client_ids` reaches `fit` without set_fit_request.
@@ -216,16 +305,22 @@ class FederatedCalibratedClassifier(
     def __init__(
         self,
         estimator: Estimator | None = None,
-        calibrator: BaseCalibrator | None = None,
+        method: (
+            BaseCalibrator | Literal["auto", "sigmoid", "isotonic", "temperature"]
+        ) = "auto",
         *,
-        cv: CVSplits | Literal["holdout"] = 5,
+        cv: CVSplits | Literal["holdout"] | None = 5,
         calibration_size: float = 0.2,
+        ensemble: bool | Literal["auto"] = "auto",
+        n_jobs: int | None = None,
         random_state: RandomState = None,
     ) -> None:
         self.estimator = estimator
-        self.calibrator = calibrator
+        self.method = method
         self.cv = cv
         self.calibration_size = calibration_size
+        self.ensemble = ensemble
+        self.n_jobs = n_jobs
         self.random_state = random_state
 
     @fit_context()
@@ -246,9 +341,10 @@ class FederatedCalibratedClassifier(
             Features.
         y : array-like of shape (n_samples,)
             Labels.
-        client_ids : array-like of shape (n_samples,), default=None
+        client_ids : array-like of shape (n_samples,) or str, default=None
             Client that owns each row; also passed to the classifier if its `fit`
-            accepts it.
+            accepts it. The name of a column of a data frame X takes that column, which
+            is then no feature.
         sample_weight : array-like of shape (n_samples,), default=None
             Weight of each row, for the classifier and a calibrator without privacy.
         **fit_params : dict
@@ -261,26 +357,135 @@ class FederatedCalibratedClassifier(
             Fitted classifier.
         """
         target = check_target(y)
+        column = client_ids if isinstance(client_ids, str) else None
+        X, client_ids = split_client_column(from_tensor(X), client_ids)
         X, target = indexable(X, target)
         names, clients = encode_clients(client_ids, len(target))
         frozen = isinstance(self.estimator, FrozenEstimator)
-        calibrator = clone_calibrator(self.calibrator, frozen=frozen)
+        calibrator = make_calibrator(self.method, frozen=frozen)
         weights = None if calibrator._privacy_model().private else sample_weight
         routed = self._routed(sample_weight, client_ids, fit_params)
         with undone_on_error(self):
-            context = self._init_callback_context(max_subtasks=2)
+            self._client_column = column
+            context = self._init_callback_context(max_subtasks=None)
             context.call_on_fit_task_begin(estimator=self)
-            made = self._fit_estimator(X, target, client_ids, clients, routed, context)
-            logits, rows = made
-            self.classes_ = classes_of(self.estimator_)
-            name_columns(calibrator, self.classes_)
-            weights = check_method_params(X, {"w": weights}, rows)["w"]
-            data = calibration_data(logits, target[rows], weights, clients[rows], names)
-            with fit_subtask(context, "calibrate", self, calibrator):
-                self.calibrator_ = calibrator.fit(**data)
-            copy_feature_info(self.estimator_, self)
+            data = _Rows(X, target, weights, clients, names)
+            split = make_splits(
+                self.cv, X, target, client_ids, clients, routed.splitter.split
+            ) if self._has_folds() else None  # fmt: skip
+            if split is not None and self._averages():
+                self._fit_ensemble(data, list(split), routed, calibrator, context)
+            else:
+                self._fit_one(data, split, routed, calibrator, context)
+            copy_feature_info(self.calibrated_classifiers_[0].estimator, self)
             context.call_on_fit_task_end(estimator=self)
             return self
+
+    def _has_folds(self):
+        frozen = isinstance(self.estimator, FrozenEstimator)
+        return not frozen and not _is_holdout(self.cv)
+
+    def _averages(self):
+        if self.ensemble == "auto":
+            return isinstance(self.method, str)
+        return self.ensemble
+
+    @property
+    def _reads(self):
+        """Method of scikit-learn whose scores are read, or 'logits'."""
+        return self.method if self.method in SKLEARN_METHODS else "logits"
+
+    def _fit_one(self, data, splits, routed, calibrator, context):
+        """One classifier and one calibrator."""
+        estimator = copy_to_fit(self._estimator())
+        read = partial(read_scores, self._reads)
+        scores, rows = self._scores(data, estimator, splits, routed, read, context)
+        self.classes_ = classes_of(estimator)
+        pair = self._calibrate(data, estimator, calibrator, scores, rows, context)
+        self.calibrated_classifiers_ = [pair]
+
+    def _scores(self, data, estimator, splits, routed, read, context):
+        """Fit the classifier; return scores to calibrate on, and their rows."""
+        X, y, params, every_row = data.X, data.y, routed.estimator.fit, slice(None)
+        if isinstance(estimator, FrozenEstimator):
+            return read(estimator, X), every_row
+        train = None
+        if splits is None:
+            rng = as_generator(self.random_state)
+            held = holdout_rows(y, data.clients, self.calibration_size, rng)
+            train, rows = np.flatnonzero(~held), np.flatnonzero(held)
+        with fit_subtask(context, "fit-estimator", self, estimator):
+            fit_rows(estimator, X, y, params, train)
+        if train is not None:
+            return predict_rows(estimator, X, rows, train, read), rows
+        splits = list(splits)
+        check_partition(splits, len(y))
+        classes = classes_of(estimator)
+        folds = fit_folds(estimator, X, y, params, splits, classes, read, self.n_jobs)
+        return join_folds([f.scores for f in folds], splits, len(y)), every_row
+
+    def _fit_ensemble(self, data, splits, routed, calibrator, context):
+        """A classifier for each fold; with scikit-learn's methods, a calibrator too."""
+        shared = self._reads == "logits"
+        if shared:
+            check_partition(splits, len(data.y))
+        estimator = copy_to_fit(self._estimator())
+        classes, params = np.unique(data.y), routed.estimator.fit
+        read = partial(read_scores, self._reads)
+        folds = fit_folds(
+            estimator, data.X, data.y, params, splits, classes, read, self.n_jobs
+        )
+        if not folds:
+            raise ValueError("cv has no folds; pass a number of folds or a splitter.")
+        self.classes_ = classes
+        if not shared:
+            self.calibrated_classifiers_ = [
+                self._calibrate(data, fold.estimator, None, fold.scores, test, context)
+                for fold, (_, test) in zip(folds, splits, strict=True)
+            ]
+            return
+        scores = join_folds([fold.scores for fold in folds], splits, len(data.y))
+        first = folds[0].estimator
+        pair = self._calibrate(data, first, calibrator, scores, slice(None), context)
+        self.calibrated_classifiers_ = [
+            pair._replace(estimator=fold.estimator) for fold in folds
+        ]
+
+    def _calibrate(self, data, estimator, calibrator, scores, rows, context):
+        """Fit the calibrator; None is a new one for the scores of `estimator`."""
+        kind = "logits" if hasattr(estimator, "decision_function") else "proba"
+        if calibrator is None or self._reads in ("sigmoid", "isotonic"):
+            calibrator = make_calibrator(self.method, frozen=True, input_type=kind)
+        name_columns(calibrator, self.classes_)
+        weights = check_method_params(data.X, {"w": data.weights}, rows)["w"]
+        arguments = calibration_data(
+            scores, data.y[rows], weights, data.clients[rows], data.names
+        )
+        with fit_subtask(context, "calibrate", self, calibrator):
+            calibrator.fit(**arguments)
+        return CalibratedPair(estimator, calibrator, self._reads)
+
+    @property
+    def estimator_(self) -> Any:
+        """The trained classifier, if there is one."""
+        return self._only("estimator")
+
+    @property
+    def calibrator_(self) -> Any:
+        """The fitted calibrator, if there is one."""
+        return self._only("calibrator")
+
+    def _only(self, name):
+        pairs = vars(self).get("calibrated_classifiers_")
+        if pairs is None:
+            raise AttributeError(f"{name}_ is set by `fit`.")
+        found = {id(getattr(pair, name)): getattr(pair, name) for pair in pairs}
+        if len(found) > 1:
+            raise AttributeError(
+                f"There are {len(found)} {name}s, one for each fold; see "
+                "calibrated_classifiers_, or fit with ensemble=False."
+            )
+        return next(iter(found.values()))
 
     def decision_function(self, X: Rows) -> FloatArray:
         """Calibrated logits.
@@ -346,8 +551,9 @@ class FederatedCalibratedClassifier(
     def privacy_(self) -> PrivacyReport:
         """The guarantee of the calibrator."""
         check_is_fitted(self)
-        report = self.calibrator_.privacy_
-        if not report.private or isinstance(self.estimator_, FrozenEstimator):
+        pair = self.calibrated_classifiers_[0]
+        report = pair.calibrator.privacy_
+        if not report.private or isinstance(pair.estimator, FrozenEstimator):
             return report
         return replace(report, assumptions=(*report.assumptions, _NOT_COVERED))
 
@@ -375,30 +581,23 @@ class FederatedCalibratedClassifier(
 
     def _calibrated(self, method, X):
         check_is_fitted(self)
-        return getattr(self.calibrator_, method)(logits_of(self.estimator_, X))
+        rows = drop_client_column(self, from_tensor(X))
+        pairs = self.calibrated_classifiers_
+        if len(pairs) == 1:
+            return like_input(pairs[0].calibrated(method, rows), X)
+        proba = sum(pair.predict_proba(rows) for pair in pairs) / len(pairs)
+        if method == "predict_proba":
+            return like_input(proba, X)
+        if method == "predict":
+            return like_input(self.classes_[proba.argmax(axis=1)], X)
+        with np.errstate(divide="ignore"):
+            logs = np.log(proba)
+        if method == "decision_function" and len(self.classes_) == 2:
+            logs = logs[:, 1] - logs[:, 0]
+        return like_input(logs, X)
 
     def _estimator(self):
         return LogisticRegression() if self.estimator is None else self.estimator
-
-    def _fit_estimator(self, X, y, client_ids, clients, routed, context):
-        """Set `estimator_`; return logits to calibrate on and the rows they are of."""
-        self.estimator_ = estimator = copy_to_fit(self._estimator())
-        every_row = slice(None)
-        if isinstance(estimator, FrozenEstimator):
-            return logits_of(estimator, X), every_row
-        params, train = routed.estimator.fit, None
-        if self.cv == "holdout":
-            rng = as_generator(self.random_state)
-            held = holdout_rows(y, clients, self.calibration_size, rng)
-            train, rows = np.flatnonzero(~held), np.flatnonzero(held)
-        with fit_subtask(context, "fit-estimator", self, estimator):
-            fit_rows(estimator, X, y, params, train)
-        if train is not None:
-            return predict_rows(estimator, X, rows, train), rows
-        split_params = routed.splitter.split
-        splits = make_splits(self.cv, X, y, client_ids, clients, split_params)
-        classes = classes_of(estimator)
-        return out_of_fold_logits(estimator, X, y, params, splits, classes), every_row
 
     def _routed(self, sample_weight, client_ids, fit_params):
         if routing_enabled():

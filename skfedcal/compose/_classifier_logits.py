@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from sklearn.base import TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
 from skfedcal import _numerics
@@ -21,13 +22,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LogitColumns",
+    "check_partition",
     "check_target",
     "classes_of",
     "copy_feature_info",
+    "fit_folds",
     "fit_rows",
+    "join_folds",
     "logits_of",
     "out_of_fold_logits",
     "predict_rows",
+    "sklearn_scores",
 ]
 
 
@@ -82,6 +87,28 @@ def logits_of(estimator, X):
         with np.errstate(divide="ignore"):
             scores = np.log(_as_float(estimator.predict_proba(X)))
     return _give_votes(_check_columns(scores, n_classes, estimator, method))
+
+
+def sklearn_scores(estimator, X, method):
+    """Scores that scikit-learn calibrates by `method`, and their `input_type`.
+
+    Those of `decision_function`, or else probabilities; a temperature is that of
+    ``log(p + 1e-12)``.
+    """
+    n_classes = len(classes_of(estimator))
+    if hasattr(estimator, "decision_function"):
+        _refuse_one_vs_one(estimator, n_classes)
+        scores = _as_float(estimator.decision_function(X))
+        if n_classes == 2 and scores.size == len(scores):
+            return scores.reshape(-1, 1), "logits"
+        return _check_columns(
+            scores, n_classes, estimator, "decision_function"
+        ), "logits"
+    proba = _as_float(estimator.predict_proba(X))
+    proba = _check_columns(proba, n_classes, estimator, "predict_proba")
+    if method == "temperature":
+        return np.log(proba + 1e-12), "logits"
+    return proba, "proba"
 
 
 def classes_of(estimator):
@@ -171,9 +198,9 @@ def fit_rows(estimator, X, y, params, rows=None):
     return estimator.fit(X, y, **params)
 
 
-def predict_rows(estimator, X, rows, train):
+def predict_rows(estimator, X, rows, train, read=logits_of):
     """Logits of `rows`; a kernel matrix keeps the columns that were trained on."""
-    return logits_of(estimator, safe_split(estimator, X, None, rows, train)[0])
+    return read(estimator, safe_split(estimator, X, None, rows, train)[0])
 
 
 def copy_feature_info(source, target):
@@ -188,25 +215,53 @@ def copy_feature_info(source, target):
 def out_of_fold_logits(estimator, X, y, params, splits, classes):
     """Logits of each row from a clone that was fitted without its fold."""
     splits = list(splits)
-    _check_partition(splits, len(y))
-    logits = None
-    for number, (train, test) in enumerate(splits):
-        fitted = fit_rows(clone(estimator), X, y, params, train)
-        unseen = np.setdiff1d(classes, classes_of(fitted))
-        if unseen.size:
-            raise ValueError(
-                f"The classifier of fold {number} has seen no row of class "
-                f"{unseen.tolist()[0]!r}: all its rows are in that fold. Pass a cv "
-                "that spreads each class over two folds or more, or leave it out."
-            )
-        part = predict_rows(fitted, X, test, train)
-        if logits is None:
-            logits = np.empty((len(y), len(classes)), dtype=part.dtype)
-        logits[test] = part
-    return logits
+    check_partition(splits, len(y))
+    folds = fit_folds(estimator, X, y, params, splits, classes, logits_of)
+    return join_folds([fold.scores for fold in folds], splits, len(y))
 
 
-def _check_partition(splits, n_rows):
+class Fold(NamedTuple):
+    """A classifier of one fold and its scores of the rows that it has not seen."""
+
+    estimator: Any
+    scores: Any
+
+
+def fit_folds(estimator, X, y, params, splits, classes, read, n_jobs=None):
+    """Fit a clone on the training rows of each split, and score the test rows.
+
+    ``read(estimator, X)`` gives the scores.
+    """
+    work = delayed(_fit_fold)
+    return Parallel(n_jobs=n_jobs)(
+        work(clone(estimator), X, y, params, split, classes, read, number)
+        for number, split in enumerate(splits)
+    )
+
+
+def _fit_fold(estimator, X, y, params, split, classes, read, number):
+    train, test = split
+    fitted = fit_rows(estimator, X, y, params, train)
+    unseen = np.setdiff1d(classes, classes_of(fitted))
+    if unseen.size:
+        raise ValueError(
+            f"The classifier of fold {number} has seen no row of class "
+            f"{unseen.tolist()[0]!r}: all its rows are in that fold. Pass a cv "
+            "that spreads each class over two folds or more, or leave it out."
+        )
+    return Fold(fitted, predict_rows(fitted, X, test, train, read))
+
+
+def join_folds(parts, splits, n_rows):
+    """Scores of all rows in their order, from those of each fold."""
+    out = np.empty((n_rows, parts[0].shape[1]), dtype=parts[0].dtype)
+    for (_, test), part in zip(splits, parts, strict=True):
+        out[test] = part
+    return out
+
+
+def check_partition(splits, n_rows):
+    """Raise ValueError unless every row is in exactly one test fold."""
     if not splits:
         raise ValueError("cv has no folds; pass a number of folds or a splitter.")
     tests = np.concatenate([np.arange(n_rows)[test] for _, test in splits])

@@ -29,9 +29,16 @@ def encode_clients(client_ids, n_rows):
 
 
 def make_splits(cv, X, y, client_ids, clients, params):
-    """Train and test rows for `cv`; a splitter that needs groups gets the clients."""
+    """Train and test rows for `cv`; a splitter that needs groups gets the clients.
+
+    A number of folds is that of scikit-learn's `StratifiedKFold` where nobody named
+    clients and every class has enough rows for it.
+    """
+    cv = 5 if cv is None else cv
     if isinstance(cv, Integral):
-        return _client_folds(y, clients, cv)
+        least = np.unique(y, return_counts=True)[1].min()
+        if client_ids is not None or least < cv:
+            return _client_folds(y, clients, cv)
     splitter = check_cv(cv, y, classifier=True)
     if get_routing_for_object(splitter).consumes("split", ["groups"]):
         params = {"groups": client_ids, **params}

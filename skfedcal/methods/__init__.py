@@ -18,6 +18,9 @@ if TYPE_CHECKING:  # ruff: isort: off
         FedBBQCalibrator as FedBBQCalibrator,
         FedBinCalibrator as FedBinCalibrator,
     )
+    from skfedcal.methods.class_scores.estimator import (
+        FedOneVsRestCalibrator as FedOneVsRestCalibrator,
+    )
     from skfedcal.methods.network.estimator import FedMLPCalibrator as FedMLPCalibrator
     from skfedcal.methods.persistence import load as load
     from skfedcal.methods.registry import register_method as register_method

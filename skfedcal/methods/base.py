@@ -24,7 +24,7 @@ from skfedcal._sklearn_compat import (
     fit_context,
     undone_on_error,
 )
-from skfedcal.clients.arrays import INPUT_TYPES, to_logits
+from skfedcal.clients.arrays import INPUT_TYPES, check_given, to_logits
 from skfedcal.clients.forms import (
     ClassMap,
     assume_labels_public,
@@ -151,8 +151,10 @@ def read_clients(
     Result clients: Rows with labels as column numbers, or sites that read theirs so.
     Result classes: Sorted labels and their columns.
     """
+    given = estimator._rows == "given"
     if is_remote(X):
-        clients, classes = X.read(estimator.classes, estimator.input_type)
+        reading = {"rows": "given"} if given else {}
+        clients, classes = X.read(estimator.classes, estimator.input_type, **reading)
         X.check_arguments(y=y, client_ids=client_ids, sample_weight=sample_weight)
         estimator.n_features_in_ = clients.n_columns
         return clients, classes
@@ -163,9 +165,17 @@ def read_clients(
         client_ids,
         sample_weight=sample_weight,
         classes=estimator.classes,
-        input_type=estimator.input_type,
+        input_type=None if given else estimator.input_type,
         private=model.private,
     )
+    if given:
+        check_given(
+            clients.rows,
+            clients.n_classes,
+            input_type=estimator.input_type,
+            warn=not model.private,
+            stacklevel=6,
+        )
     check_weights(clients.weights, model)
     return clients, classes
 
@@ -257,6 +267,9 @@ class BaseCalibrator(
     # Under metadata routing `client_ids` reaches `fit` without set_fit_request.
     __metadata_request__fit = {"client_ids": True}
 
+    # What its algorithms read: centred logits, or the columns as they are given.
+    _rows: Literal["logits", "given"] = "logits"
+
     # What to say about unit='example' where a method knows it.
     _other_unit = ""
 
@@ -292,15 +305,16 @@ class BaseCalibrator(
             Fitted calibrator.
         """
         model = self._privacy_model()
+        self._check_model(model)
         with undone_on_error(self):
             clients, classes = read_clients(
                 self, X, y, client_ids, sample_weight, model
             )
-            assumptions = ()
+            assumptions = self._disclosed()
             if model.private and self.classes is None:
                 numbered = self.n_features_in_ in (1, len(classes)) and classes.plain
                 if not numbered:
-                    assumptions = assume_labels_public(stacklevel=4)
+                    assumptions += assume_labels_public(stacklevel=4)
             runner = self.runner if self.runner is not None else FederatedRunner()
             setting = setting_of(model, clients, runner)
             algorithm = self._make_algorithm(setting)
@@ -495,6 +509,13 @@ class BaseCalibrator(
     def _restore_classes(self, classes: Array, order: Array) -> None:
         self._class_map = ClassMap(classes, order)
         self.classes_ = classes
+
+    def _check_model(self, model: PrivacyModel) -> None:
+        """Raise ValueError for a privacy model that the method does not have."""
+
+    def _disclosed(self) -> tuple[str, ...]:
+        """What the server learns beyond the map, for the report."""
+        return ()
 
     def _noise_split(self) -> Literal["split", "joint", "each"]:
         """Division of the noise over blocks."""

@@ -204,6 +204,11 @@ _NETWORK = {
     "check_merged_clients": _START,
     "check_class_permutation": _START,
 }
+_CLASS_SCORES = {
+    "check_order_kept": "each class has a curve of its own",
+    "check_row_shift": "scores are used as they are, as scikit-learn does",
+}
+_SMOOTHED = {"check_duplicated_clients": "its targets depend on the number of rows"}
 # Maps themselves: with if_improves most would be the identity on a few clients.
 _PRIVATE: dict[str, Any] = {"eps": 1.0, "if_improves": False}
 _BOUNDS = {"low": -1.4, "high": 3.5}
@@ -505,6 +510,26 @@ BUILT_IN: tuple[Method, ...] = (
             Case({**_PRIVATE, "method": "bins", "multiclass": "ovr", "height": 3}),
         ),
         exempt=_TABLE | _EVIDENCE,
+    ),
+    Method(
+        word="class_scores",
+        estimator="skfedcal.methods.class_scores.estimator:FedOneVsRestCalibrator",
+        algorithms=(
+            Algorithm(
+                name="class_scores.sigmoid/1",
+                path="skfedcal.methods.class_scores.rounds:SigmoidNewton",
+                rows="given",
+            ),
+            Algorithm(
+                name="class_scores.table/1",
+                path="skfedcal.methods.class_scores.rounds:ScoreTable",
+                rows="given",
+            ),
+        ),
+        command="onevsrest",
+        facts={"curve": "method"},
+        cases=(Case({}, _SMOOTHED), Case({"method": "isotonic"})),
+        exempt=_CLASS_SCORES,
     ),
     Method(
         word="bins",

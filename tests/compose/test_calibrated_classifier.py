@@ -80,9 +80,11 @@ def test_calibrator_sees_no_row_of_the_training_set(features, cv):
         assert n_rows == len(whole.estimator_.seen_) == 480
 
 
-def test_default_equals_its_parts(features):
+def test_one_classifier_equals_its_parts(features):
     X, y, ids = features
-    whole = FederatedCalibratedClassifier().fit(X, y, client_ids=ids)
+    whole = FederatedCalibratedClassifier(method=FedTempCalibrator()).fit(
+        X, y, client_ids=ids
+    )
     assert isinstance(whole.estimator_, LogisticRegression)
     assert isinstance(whole.calibrator_, FedTempCalibrator)
     plain = LogisticRegression().fit(X, y).decision_function(X)
@@ -99,7 +101,9 @@ def test_default_equals_its_parts(features):
 def test_splitter_equals_cross_val_predict(features, shuffle):
     X, y, ids = features
     cv = StratifiedKFold(3, shuffle=shuffle, random_state=0 if shuffle else None)
-    whole = FederatedCalibratedClassifier(cv=cv).fit(X, y, client_ids=ids)
+    whole = FederatedCalibratedClassifier(None, FedTempCalibrator(), cv=cv).fit(
+        X, y, client_ids=ids
+    )
     logits = cross_val_predict(
         LogisticRegression(), X, y, cv=cv, method="decision_function"
     )
@@ -124,7 +128,7 @@ def test_any_classifier_becomes_better_calibrated(features, classifier, cv):
     X, y, ids = features
     train, test = np.arange(480) < 320, np.arange(480) >= 320
     whole = FederatedCalibratedClassifier(
-        classifier, cv=cv, calibration_size=0.3, random_state=0
+        classifier, FedTempCalibrator(), cv=cv, calibration_size=0.3, random_state=0
     ).fit(X[train], y[train], client_ids=ids[train])
     proba = whole.predict_proba(X[test])
     np.testing.assert_allclose(proba.sum(axis=1), 1)
@@ -140,7 +144,9 @@ def test_frozen_classifier_is_calibrated_by_all_rows(features):
     X, y, ids = features
     classifier = GaussianNB().fit(X[:200], y[:200])
     rows = slice(200, None)
-    whole = FederatedCalibratedClassifier(FrozenEstimator(classifier))
+    whole = FederatedCalibratedClassifier(
+        FrozenEstimator(classifier), FedTempCalibrator()
+    )
     whole.fit(X[rows], y[rows], client_ids=ids[rows])
     assert whole.estimator_.estimator is classifier
     logits = classifier.predict_log_proba(X[rows])
@@ -161,10 +167,10 @@ def test_frozen_classifier_may_know_more_classes(features):
 def test_labels_are_names_in_any_order(features):
     X, y, ids = features
     names = np.array(["zebra", "ant", "mole"])
-    named = FederatedCalibratedClassifier(calibrator=FedBinCalibrator(n_bins=5))
+    named = FederatedCalibratedClassifier(method=FedBinCalibrator(n_bins=5))
     named.fit(X, names[y], client_ids=ids)
     assert list(named.classes_) == ["ant", "mole", "zebra"]
-    renamed = FederatedCalibratedClassifier(calibrator=FedBinCalibrator(n_bins=5))
+    renamed = FederatedCalibratedClassifier(method=FedBinCalibrator(n_bins=5))
     renamed.fit(X, np.array([2, 0, 1])[y], client_ids=ids)
     np.testing.assert_allclose(named.predict_proba(X), renamed.predict_proba(X))
     assert set(named.predict(X)) <= set(names)
@@ -244,7 +250,9 @@ def test_weights_reach_classifier_and_calibrator(features, cv):
     weights = np.where(ids < 6, 1.0, 0.0)
 
     def fit(**kwargs):
-        whole = FederatedCalibratedClassifier(cv=cv, random_state=0)
+        whole = FederatedCalibratedClassifier(
+            None, FedTempCalibrator(), cv=cv, random_state=0
+        )
         return whole.fit(X, y, client_ids=ids, **kwargs)
 
     weighted, plain = fit(sample_weight=weights), fit()
@@ -260,7 +268,9 @@ def test_weights_of_a_frozen_classifier_reach_the_calibrator(features):
     X, y, ids = features
     classifier = LogisticRegression().fit(X, y)
     few = ids < 6
-    frozen = FederatedCalibratedClassifier(FrozenEstimator(classifier))
+    frozen = FederatedCalibratedClassifier(
+        FrozenEstimator(classifier), FedTempCalibrator()
+    )
     weighted = frozen.fit(X, y, sample_weight=few.astype(float))
     expected = FedTempCalibrator().fit(classifier.decision_function(X[few]), y[few])
     found = weighted.calibrator_.temperature_
@@ -279,7 +289,7 @@ def test_classifier_without_weights_warns(features):
 def test_weights_under_privacy_reach_the_classifier_only(features):
     X, y, ids = features
     weights = np.where(ids < 6, 1.0, 0.1)
-    whole = FederatedCalibratedClassifier(calibrator=FedTempCalibrator(5.0), cv=2)
+    whole = FederatedCalibratedClassifier(method=FedTempCalibrator(5.0), cv=2)
     whole.fit(X, y, client_ids=ids, sample_weight=weights)
     expected = LogisticRegression().fit(X, y, sample_weight=weights)
     np.testing.assert_allclose(whole.estimator_.coef_, expected.coef_)
@@ -289,7 +299,7 @@ def test_fit_parameters_go_to_the_classifier(features):
     X, y, ids = features
     weights = np.where(ids < 6, 1.0, 0.1)
     pipe = make_pipeline(StandardScaler(), LogisticRegression())
-    whole = FederatedCalibratedClassifier(pipe, cv=2)
+    whole = FederatedCalibratedClassifier(pipe, cv=2, ensemble=False)
     whole.fit(X, y, client_ids=ids, logisticregression__sample_weight=weights)
     pipe.fit(X, y, logisticregression__sample_weight=weights)
     np.testing.assert_allclose(whole.estimator_[-1].coef_, pipe[-1].coef_)
@@ -300,7 +310,9 @@ def test_routing_of_weights_and_groups(features):
     weights = np.where(ids < 6, 1.0, 0.1)
     with sklearn.config_context(enable_metadata_routing=True):
         classifier = LogisticRegression().set_fit_request(sample_weight=True)
-        whole = FederatedCalibratedClassifier(classifier, cv=GroupKFold(3))
+        whole = FederatedCalibratedClassifier(
+            classifier, cv=GroupKFold(3), ensemble=False
+        )
         whole.set_fit_request(sample_weight=True)
         whole.fit(X, y, client_ids=ids, sample_weight=weights)
         with pytest.raises(ValueError, match="sample_weight"):
@@ -313,7 +325,9 @@ def test_routing_of_weights_and_groups(features):
 @pytest.mark.parametrize("routing", [False, True])
 def test_a_federated_classifier_is_trained_on_the_clients(features, cv, routing):
     X, y, ids = features
-    whole = FederatedCalibratedClassifier(FedGaussianHead(), cv=cv, random_state=0)
+    whole = FederatedCalibratedClassifier(
+        FedGaussianHead(), FedTempCalibrator(), cv=cv, random_state=0
+    )
     with sklearn.config_context(enable_metadata_routing=routing):
         whole.fit(X, y, client_ids=list(ids))
     assert whole.estimator_.n_clients_ == len(np.unique(ids))
@@ -324,9 +338,7 @@ def test_a_federated_classifier_is_trained_on_the_clients(features, cv, routing)
 def test_budget_without_a_frozen_classifier_warns_and_says_so(features):
     X, y, ids = features
     ledger = PrivacyLedger()
-    whole = FederatedCalibratedClassifier(
-        calibrator=FedTempCalibrator(5.0, ledger=ledger)
-    )
+    whole = FederatedCalibratedClassifier(method=FedTempCalibrator(5.0, ledger=ledger))
     with pytest.warns(PrivacyWarning, match="does not cover the classifier"):
         whole.fit(X, y, client_ids=ids)
     assert whole.privacy_.eps == whole.calibrator_.privacy_.eps
@@ -357,15 +369,17 @@ def test_without_a_budget_nothing_is_promised(features):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"cv": None}, "'cv' parameter"),
+        ({"ensemble": "yes"}, "'ensemble' parameter"),
+        ({"method": "platt"}, "'method' parameter"),
+        ({"n_jobs": "two"}, "'n_jobs' parameter"),
         ({"cv": 1}, "'cv' parameter"),
         ({"cv": "prefit"}, "'cv' parameter"),
         ({"calibration_size": 1.0}, "'calibration_size' parameter"),
-        ({"calibrator": LogisticRegression()}, "'calibrator' parameter"),
+        ({"method": LogisticRegression()}, "'method' parameter"),
         ({"estimator": StandardScaler()}, "'estimator' parameter"),
-        ({"calibrator": FedTempCalibrator(eps=-1)}, "'eps' parameter"),
-        ({"calibrator": FedTempCalibrator(input_type="proba")}, "input_type='proba'"),
-        ({"calibrator": FedTempCalibrator(classes=[3, 4, 5])}, "leave `classes` out"),
+        ({"method": FedTempCalibrator(eps=-1)}, "'eps' parameter"),
+        ({"method": FedTempCalibrator(input_type="proba")}, "input_type='proba'"),
+        ({"method": FedTempCalibrator(classes=[3, 4, 5])}, "leave `classes` out"),
     ],
 )
 def test_bad_parameters_are_named(features, params, message):
@@ -376,14 +390,12 @@ def test_bad_parameters_are_named(features, params, message):
 
 def test_classes_of_the_calibrator_may_be_given_in_any_order(features):
     X, y, _ = features
-    given = FederatedCalibratedClassifier(
-        calibrator=FedBinCalibrator(classes=[2, 0, 1])
-    )
-    plain = FederatedCalibratedClassifier(calibrator=FedBinCalibrator())
+    given = FederatedCalibratedClassifier(method=FedBinCalibrator(classes=[2, 0, 1]))
+    plain = FederatedCalibratedClassifier(method=FedBinCalibrator())
     np.testing.assert_array_equal(
         given.fit(X, y).predict_proba(X), plain.fit(X, y).predict_proba(X)
     )
-    assert given.calibrator.classes == [2, 0, 1]
+    assert given.method.classes == [2, 0, 1]
 
 
 def test_bad_data_are_refused(features):
@@ -428,7 +440,8 @@ def test_callbacks_see_rounds_of_the_calibrator(features):
 
     X, y, ids = features
     names = Names()
-    whole = FederatedCalibratedClassifier(GaussianNB()).set_callbacks(names)
+    whole = FederatedCalibratedClassifier(GaussianNB(), FedTempCalibrator())
+    whole.set_callbacks(names)
     whole.fit(X, y, client_ids=ids)
     n_rounds = whole.calibrator_.n_rounds_
     assert names.seen.count(("FedTempCalibrator", "round")) == n_rounds

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.model_selection import StratifiedKFold
 
 from skfedcal.compose.folds import encode_clients, holdout_rows, make_splits
 
@@ -22,7 +23,7 @@ def counts(*keys):
 @pytest.mark.parametrize("n_splits", [2, 3, 5])
 def test_folds_share_out_each_class_of_each_client(skewed, n_splits):
     labels, clients = skewed
-    splits = list(make_splits(n_splits, None, labels, None, clients, {}))
+    splits = list(make_splits(n_splits, None, labels, clients, clients, {}))
     fold = np.empty(1000, dtype=int)
     for number, (train, test) in enumerate(splits):
         fold[test] = number
@@ -113,3 +114,13 @@ def test_names_of_clients_are_kept():
 def test_bad_client_ids_are_refused(ids):
     with pytest.raises(ValueError, match="client_ids"):
         encode_clients(ids, 2)
+
+
+def test_folds_without_clients_are_those_of_scikit_learn(skewed):
+    labels = skewed[0]
+    nobody = np.zeros(1000, dtype=int)
+    found = make_splits(4, labels, labels, None, nobody, {})
+    expected = StratifiedKFold(4).split(labels, labels)
+    for (train, test), (a, b) in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(train, a)
+        np.testing.assert_array_equal(test, b)

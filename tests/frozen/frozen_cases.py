@@ -216,6 +216,10 @@ METHODS = {
         "FedOPVectorCalibrator", solver="average", local_solver="gd", local_iter=5
     ),
     "top bins": _calibrator("FedTopBinCalibrator", rounds=1, n_bins=5),
+    "one vs rest": _calibrator("FedOneVsRestCalibrator", rounds=3),
+    "one vs rest, isotonic": _calibrator(
+        "FedOneVsRestCalibrator", rounds=None, method="isotonic"
+    ),
     "auto": _calibrator("FedAutoCalibrator", rounds=None),
     "auto, order": _calibrator("FedAutoCalibrator", rounds=None, keep_order=True),
     "scores": _scores(2, height=4),

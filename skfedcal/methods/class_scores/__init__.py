@@ -1,0 +1,1 @@
+"""Sigmoid and isotonic curves of each class's score: `FedOneVsRestCalibrator`."""
