@@ -12,6 +12,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+import skfedcal
 from skfedcal import (
     CalibrationMonitor,
     ClasswiseResiduals,
@@ -27,6 +28,7 @@ from skfedcal import (
 )
 from skfedcal.cli._main import main
 from skfedcal.federation.history import RoundRecord
+from skfedcal.methods.registry import BUILT_IN
 from skfedcal.privacy import (
     CentralDP,
     DistributedDP,
@@ -266,6 +268,32 @@ def test_the_summary_on_the_page_for_officers(tmp_path, capsys):
     shown = [line[3:] for line in found[1].splitlines()]
     assert len(shown) > 10
     assert [line for line in shown if line != "..." and line not in printed] == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_guide_names_the_calibrators_of_each_privacy_model():
+    text = (DOCS / "guide" / "privacy.rst").read_text(encoding="utf-8")
+    row = re.search(r"   \* - Calibrators\n((?:     - .+\n){5})", text)[1]
+    cells = re.findall(r"- (.+)", row)
+    names = {m.estimator_name for m in BUILT_IN if m.kind == "calibrator"}
+    shown = [{f"{n}Calibrator" for n in re.findall(r"Fed\w+", c)} for c in cells]
+    assert cells[0] == "all" and cells[1].startswith('all; ``unit="example"``: all but')
+    expected = {
+        CentralDP(5.0, unit="example"): names - shown[1],
+        LocalDP(5.0): shown[3],
+        SourceDP(5.0): shown[4],
+    }
+    for model, accepted in expected.items():
+        assert {n for n in names if _is_fitted(n, model)} == accepted, model
+
+
+def _is_fitted(name, model):
+    estimator = getattr(skfedcal, name)(privacy=model, classes=[0, 1])
+    try:
+        estimator.fit(BINARY.clients)
+    except ValueError:
+        return False
+    return True
 
 
 @pytest.mark.filterwarnings("ignore")
