@@ -3,15 +3,17 @@
 - Widths of intervals: the answers of `federated_report` to expected counts.
 - Chances of a gain: real fits to a synthetic federation with the same signal.
 - One line of advice.
+- How many clients, or which eps, a fit or an evaluation needs.
 """
 
 from __future__ import annotations
 
 import warnings
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from math import ceil, exp, inf, isfinite, log2
+from functools import cached_property, partial
+from math import ceil, exp, inf, isfinite, log2, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -291,8 +293,8 @@ class _Question:
     rows: int
     n_classes: int
     model: Any
-    temperature: float | None
-    class_bias: float
+    temperature: float | None = None
+    class_bias: float = CLASS_BIAS
 
     @property
     def by_row(self) -> bool:
@@ -338,6 +340,11 @@ class _Question:
         assert isinstance(macro, dict)
         out = {k: v for k, v in found.items() if isinstance(v, Estimate)}
         return out | {f"macro {name}": one for name, one in macro.items()}
+
+    def half_width(self, name: str) -> float:
+        """Half the 95 % interval of a metric."""
+        found = self.metrics(0.95)[name]
+        return (found.high - found.low) / 2
 
     def _size(self, most: int) -> int:
         """Rows to simulate; fewer of many classes."""
@@ -445,6 +452,83 @@ class _Question:
                 f"with {other.n_units} rows."
             )
         return f"{text}{ceil(MIN_SIGNAL / mu):,} {units} would be needed."
+
+
+# Half the width of the 95 % intervals that `clients_needed` plans for.
+HALF_WIDTH = 0.05
+# Evaluation is planned for these budgets, and up to so many classes: that is quick.
+_EPS_STEPS, _MOST_CLASSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0), 50
+# Clients whose errors are scaled to other numbers; their usual delta is 1e-5.
+_MANY_CLIENTS = 10_000
+
+
+def clients_needed(
+    rows_per_client: int, n_classes: int, privacy: CentralDP
+) -> dict[str, int]:
+    """Clients from which on a fit asks for more, or an evaluation says something.
+
+    "temperature": A private temperature is fitted, "shape": class biases and shape too.
+    "accuracy", "ece": `federated_report` has 95 % intervals of +-`HALF_WIDTH` on
+    synthetic clients; left out for more than 50 classes.
+    """
+    ask = partial(_Question, rows=rows_per_client, n_classes=n_classes, model=privacy)
+    question = ask(_MANY_CLIENTS)
+    each = rows_per_client if question.by_row else 1
+    found = {
+        "temperature": ceil(_units_for(MIN_SIGNAL, privacy) / each),
+        "shape": ceil(_units_for(MAP_SIGNAL, privacy) / each),
+    }
+    if n_classes > _MOST_CLASSES:
+        return found
+    metrics, target = question.metrics(0.95), HALF_WIDTH / quantile(0.95)
+    for name in ("accuracy", "ece"):
+        # Errors of sampling fall with the root of the number of clients, errors of
+        # noise with the number: solve a / K + b / K**2 = 1 for K.
+        a = _MANY_CLIENTS * (metrics[name].se_sampling / target) ** 2
+        b = (_MANY_CLIENTS * metrics[name].se_privacy / target) ** 2
+        found[name] = max(ceil(a / 2 + sqrt(a * a / 4 + b)), 1)
+    # The interval of the ECE is wider than its standard errors say.
+    for _ in range(8):
+        excess = ask(found["ece"]).half_width("ece") / HALF_WIDTH
+        if excess <= 1:
+            break
+        found["ece"] = ceil(found["ece"] * max(excess, 1.03))
+    return found
+
+
+def _units_for(signal: float, privacy: CentralDP) -> int:
+    """Units that give a signal; the usual delta falls with their number."""
+    units = 1
+    for _ in range(4):
+        units = ceil(signal / privacy.strength(units))
+    return units
+
+
+def eps_needed(
+    n_clients: int, rows_per_client: int, n_classes: int, privacy: CentralDP
+) -> dict[str, float | None]:
+    """Smallest eps for what `clients_needed` plans; None: no eps up to 50.
+
+    privacy: Its delta and unit count, its eps does not.
+    """
+    units = n_clients * (rows_per_client if privacy.unit == "example" else 1)
+    delta = privacy._delta(units, quiet=True)
+    found: dict[str, float | None] = {
+        "temperature": gdp_epsilon(MIN_SIGNAL / units, delta),
+        "shape": gdp_epsilon(MAP_SIGNAL / units, delta),
+    }
+    if n_classes > _MOST_CLASSES:
+        return found
+
+    def wide(eps: float, name: str) -> bool:
+        model = replace(privacy, eps=eps)
+        question = _Question(n_clients, rows_per_client, n_classes, model)
+        return question.half_width(name) > HALF_WIDTH
+
+    for name in ("accuracy", "ece"):
+        place = bisect_left(_EPS_STEPS, True, key=lambda eps: not wide(eps, name))
+        found[name] = _EPS_STEPS[place] if place < len(_EPS_STEPS) else None
+    return found
 
 
 def _expected(

@@ -11,6 +11,7 @@ import sys
 import time
 from math import inf, isnan, nan
 
+import joblib
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
@@ -576,6 +577,28 @@ def test_a_store_that_is_a_file_is_refused(given, tmp_path):
     path.write_text("")
     with pytest.raises(NotADirectoryError, match="is a file; pass a folder"):
         compare(**settings_of(given, path), progress=False)
+
+
+def test_workers_are_started_for_much_work_only(given, monkeypatch):
+    asked = []
+
+    class Pool(joblib.Parallel):
+        def __init__(self, n_jobs, **options):
+            asked.append(n_jobs)
+            super().__init__(n_jobs=1, **options)
+
+    monkeypatch.setattr(joblib, "Parallel", Pool)
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 4)
+    words = settings_of(given, None)
+    one = compare(**words, n_jobs="auto", progress=False)
+    monkeypatch.setattr(engine, "_START_ENTRIES", 1)
+    assert len(compare(**words, n_jobs="auto", progress=False).runs) == len(one.runs)
+    # One core has nothing to share out.
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 1)
+    compare(**words, n_jobs="auto", progress=False)
+    assert asked == [1, 4, 1]
+    with pytest.raises(ValueError, match="n_jobs='two': pass a whole number"):
+        compare(**words, n_jobs="two", progress=False)
 
 
 def test_processes_give_the_same(given, tmp_path):

@@ -19,7 +19,7 @@ from itertools import product
 from math import inf, log2
 from multiprocessing import resource_tracker
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal
 
 import joblib
 import numpy as np
@@ -29,7 +29,7 @@ from skfedcal import privacy
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import copy_to_fit
 from skfedcal._version import __version__
-from skfedcal.exceptions import CalibrationWarning
+from skfedcal.exceptions import CalibrationWarning, PrivacyWarning
 from skfedcal.experiments.comparison.cells import (
     BASE,
     BETA,
@@ -51,6 +51,7 @@ from skfedcal.experiments.presets import Preset
 from skfedcal.experiments.store import CellStore
 from skfedcal.federation import FederatedRunner
 from skfedcal.methods.registry import configurations, short_name
+from skfedcal.privacy.accounting import INSTALL, load_pld
 
 VARY = (
     "rounds",
@@ -555,7 +556,7 @@ def compare(
     oracle: Any = "FedBiasTemp",
     n_bins: int = 15,
     store: str | os.PathLike[str] | None = None,
-    n_jobs: int | None = None,
+    n_jobs: int | Literal["auto"] | None = None,
     progress: bool | Callable[[int, int], object] = True,
 ) -> Comparison:
     r"""Compare calibration methods, with and without privacy, on the same clients.
@@ -621,8 +622,9 @@ def compare(
     store : str or path-like, default=None
         Folder for finished cells. A run with the same data and settings
         takes from there what is done; one that was killed goes on.
-    n_jobs : int, default=None
-        Processes, as in joblib; None is one.
+    n_jobs : int or 'auto', default=None
+        Processes, as in joblib; None is one. 'auto' is one per core, and one where
+        others would take longer to start than they save. The result is the same.
     progress : bool or callable, default=True
         Whether to show a bar on stderr; a callable receives the number of finished
         cells and of all cells.
@@ -687,8 +689,27 @@ def compare(
     plan.check()
     kept = CellStore(store)
     cells = list(plan.cells())
+    _warn_without_pld(cells)
     results = _run(cells, rows, kept, n_jobs, progress)
     return _collect(plan, cells, results)
+
+
+def _warn_without_pld(cells: Sequence[Cell]) -> None:
+    """Say once which methods get more noise than needed.
+
+    A fit says it too, but its warnings are part of the result, and noise that was
+    calibrated before in the same process is not calibrated again.
+    """
+    if load_pld() is None:
+        names = dict.fromkeys(cell.method for cell in cells if cell.credits_sampling)
+        if names:
+            warnings.warn(
+                f"dp-accounting is not installed: the noise of {', '.join(names)} is "
+                "that of full participation, without credit for Poisson cohorts. "
+                f"{INSTALL} lowers it.",
+                PrivacyWarning,
+                stacklevel=3,
+            )
 
 
 def _vary(given: Any) -> dict[str, list[Any]]:
@@ -700,11 +721,13 @@ def _run(
     cells: Sequence[Cell],
     rows: Rows | ShardedShares,
     store: CellStore,
-    n_jobs: int | None,
+    n_jobs: int | Literal["auto"] | None,
     progress: bool | Callable[[int, int], object],
 ) -> list[dict[str, Any]]:
     """Results of all cells, from the store or by running them."""
-    if isinstance(rows, ShardedShares) and n_jobs not in (None, 1):
+    if isinstance(n_jobs, str) and n_jobs != "auto":
+        raise ValueError(f"n_jobs={n_jobs!r}: pass a whole number, None or 'auto'.")
+    if isinstance(rows, ShardedShares) and n_jobs not in (None, 1, "auto"):
         raise ValueError(
             f"n_jobs={n_jobs}: cells over shards run one after the other, and the "
             "executor of ShardedClients works for each. Leave n_jobs out."
@@ -714,6 +737,8 @@ def _run(
     keys = [cell.key(digest) if digest else "" for cell in cells]
     results = [_load_finished(store, key) for key in keys]
     todo = [i for i, result in enumerate(results) if result is None]
+    if n_jobs == "auto":
+        n_jobs = _n_processes(len(todo), rows)
     bar = Progress(len(cells), progress)
     bar.start(len(cells) - len(todo))
     jobs = (joblib.delayed(run_cell)(cells[i], keys[i], rows, store) for i in todo)
@@ -731,6 +756,20 @@ def _run(
     finally:
         bar.close()
     return [result for result in results if result is not None]
+
+
+# A cell takes about 2 microseconds per entry of the logits, and not less than those of
+# small data; a worker takes 2 seconds to start, most of it for imports.
+_LEAST_ENTRIES, _START_ENTRIES = 20_000, 1_000_000
+
+
+def _n_processes(n_cells: int, rows: Rows | ShardedShares) -> int:
+    """One process per core if that saves more than the start of workers takes."""
+    if isinstance(rows, ShardedShares):
+        return 1
+    n_cores = joblib.cpu_count()
+    work = n_cells * max(rows.logits.size, _LEAST_ENTRIES)
+    return n_cores if work * (1 - 1 / n_cores) > _START_ENTRIES else 1
 
 
 @contextmanager

@@ -1,20 +1,46 @@
 """A comparison as one HTML page: style, diagrams, tables and text.
 
 - Style of the page: light and dark, wide and narrow, on screen and on paper.
-- Reliability diagrams as SVG, drawn by hand so that no plotting library is needed.
-- Parts of the page: tiles, table, diagrams and words about privacy.
+- Parts of the page: tiles, table, choice of a row, plan and words about privacy.
+- One file without network: the policy of the page allows its own style and script only.
+
+The page shows and embeds what `Comparison.to_json` has for the rows of its table: means
+over runs, and sums by bin over the test rows of the first run. There are no rows, no
+labels and no names of clients in it, and nothing is computed from clients for the page.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from html import escape
-from math import exp, isnan, sqrt
+from math import ceil, exp, floor, isnan, log10
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skfedcal._json import dump
 from skfedcal.experiments.comparison.result import data_note
-from skfedcal.experiments.report._curves import curves
-from skfedcal.experiments.report.verdict import Pick, Verdict, picks_of, verdict_of
+from skfedcal.experiments.forecasting import HALF_WIDTH, clients_needed, eps_needed
+from skfedcal.experiments.report._figures import (
+    BIN_HEADS,
+    BIN_TEXT,
+    FRAME,
+    curves,
+    means_text,
+    read_bins,
+    reliability_svg,
+)
+from skfedcal.experiments.report.verdict import (
+    Pick,
+    Verdict,
+    best_by_budget,
+    outcome_text,
+    picks_of,
+    verdict_of,
+)
+from skfedcal.privacy.models import CentralDP
 
 if TYPE_CHECKING:
     from skfedcal.experiments.comparison.result import Comparison
@@ -73,6 +99,28 @@ gap:1rem}
 grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr))}
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:.5rem;
 padding:.7rem}
+figure.reliability{max-width:26rem}
+.hit{fill:transparent}
+.bin:focus{outline:0}
+.bin.on .hit,.bin:hover .hit{fill:var(--accent);fill-opacity:.1}
+.bin:focus-visible .hit{stroke:var(--accent);stroke-width:2}
+.readout{font-size:.85rem;min-height:4.7em;margin:.3rem 0;
+font-variant-numeric:tabular-nums}
+fieldset{display:flex;flex-wrap:wrap;gap:.8rem 1.4rem;border:1px solid var(--line);
+border-radius:.5rem;padding:.6rem .9rem .8rem;margin:1rem 0;background:var(--card);
+min-width:0}
+fieldset[hidden],.readout[hidden]{display:none}
+legend{font-weight:600;padding:0 .3rem}
+label{display:block;font-size:.85rem}
+select{font:inherit;color:inherit;background:var(--bg);border:1px solid var(--soft);
+border-radius:.35rem;padding:.4rem .5rem;min-height:2.75rem;max-width:100%}
+fieldset div{min-width:0;max-width:100%}
+caption{text-align:left;padding:.4rem .5rem;font-weight:600}
+#choice-summary{font-weight:600}
+.diagrams .scroll{align-self:start}
+@media (min-width:64rem){.diagrams .scroll{grid-column:span 2}}
+#numbers thead th{white-space:normal}
+details .scroll{margin:.6rem 0}
 figcaption{font-size:.85rem;color:var(--soft)}
 figcaption b{color:var(--fg)}
 svg{display:block;width:100%;height:auto}
@@ -96,109 +144,10 @@ dl.words dd{margin:0 0 0 1rem;max-width:44rem}
 footer{margin-top:3rem;color:var(--soft);font-size:.85rem}
 @media (max-width:34rem){.verdict .headline{font-size:1.3rem}
 main{padding:.8rem .8rem 3rem}}
-@media print{.scroll{overflow:visible}figure,.tiles div{break-inside:avoid}
+@media print{fieldset,.readout{display:none}.scroll{overflow:visible}
+figure,.tiles div{break-inside:avoid}
 body{font-size:12px}}
 """
-
-# Size of the square, room for the numbers beside it, height of the counts below.
-SIDE, LEFT, TOP, GAP, COUNTS = 220.0, 50.0, 10.0, 12.0, 34.0
-WIDTH, HEIGHT = LEFT + SIDE + 12, TOP + SIDE + GAP + COUNTS + 36
-
-
-def reliability_svg(bins: Mapping[str, Sequence[float]], title: str) -> str:
-    """Frequency against confidence of the predicted class, and how many rows.
-
-    bins: Sums over rows by bin: ``n``, ``confidence`` and ``hits``.
-    """
-    n_bins = len(bins["n"])
-    most = max(bins["n"]) or 1.0
-    parts = [_frame()]
-    for i, (n, confidence, hits) in enumerate(
-        zip(bins["n"], bins["confidence"], bins["hits"], strict=True)
-    ):
-        if n:
-            parts.append(_bin(i, n_bins, n, confidence / n, hits / n, most))
-    return (
-        f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" '
-        f'aria-label="{escape(title)}. {escape(_spoken(bins))}">'
-        f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
-    )
-
-
-def _spoken(bins: Mapping[str, Sequence[float]]) -> str:
-    total = sum(bins["n"]) or 1.0
-    return (
-        f"Mean confidence {100 * sum(bins['confidence']) / total:.1f} %, right "
-        f"{100 * sum(bins['hits']) / total:.1f} %, {total:.0f} rows."
-    )
-
-
-def _x(value: float) -> float:
-    return LEFT + SIDE * value
-
-
-def _y(value: float) -> float:
-    return TOP + SIDE * (1 - value)
-
-
-def _frame() -> str:
-    """Axes, grid, numbers and the diagonal of a perfect model."""
-    parts = [
-        f'<rect class="plot" x="{LEFT:g}" y="{TOP:g}" width="{SIDE:g}" '
-        f'height="{SIDE:g}"/>'
-    ]
-    low = TOP + SIDE + GAP + COUNTS
-    for k in range(5):
-        value = k / 4
-        parts.append(
-            f'<line class="grid" x1="{_x(value):g}" x2="{_x(value):g}" y1="{TOP:g}" '
-            f'y2="{TOP + SIDE:g}"/><line class="grid" x1="{LEFT:g}" '
-            f'x2="{LEFT + SIDE:g}" y1="{_y(value):g}" y2="{_y(value):g}"/>'
-            f'<text class="tick" x="{LEFT - 5:g}" y="{_y(value) + 4:g}" '
-            f'text-anchor="end">{value:g}</text><text class="tick" x="{_x(value):g}" '
-            f'y="{low + 14:g}" text-anchor="middle">{value:g}</text>'
-        )
-    parts.append(
-        f'<line class="perfect" x1="{_x(0):g}" y1="{_y(0):g}" x2="{_x(1):g}" '
-        f'y2="{_y(1):g}"/>'
-    )
-    middle = TOP + SIDE / 2
-    parts.append(
-        f'<text class="name" x="{_x(0.5):g}" y="{low + 29:g}" text-anchor="middle">'
-        "confidence</text>"
-        f'<text class="name" transform="translate(11 {middle:g}) rotate(-90)" '
-        'text-anchor="middle">share that is right</text>'
-    )
-    return "".join(parts)
-
-
-def _bin(
-    i: int, n_bins: int, n: float, confidence: float, share: float, most: float
-) -> str:
-    """Gap to the diagonal, the share with its interval, and the count below."""
-    step = SIDE / n_bins
-    left = LEFT + i * step + 1
-    low, high = wilson(share, n)
-    top, bottom = _y(max(share, confidence)), _y(min(share, confidence))
-    x = _x(confidence)
-    height = COUNTS * n / most
-    base = TOP + SIDE + GAP + COUNTS
-    return (
-        f'<rect class="gap" x="{left:.2f}" y="{top:.2f}" width="{step - 2:.2f}" '
-        f'height="{bottom - top:.2f}"/>'
-        f'<line class="band" x1="{x:.2f}" x2="{x:.2f}" y1="{_y(high):.2f}" '
-        f'y2="{_y(low):.2f}"/>'
-        f'<circle class="point" cx="{x:.2f}" cy="{_y(share):.2f}" r="3.2"/>'
-        f'<rect class="count" x="{left:.2f}" y="{base - height:.2f}" '
-        f'width="{step - 2:.2f}" height="{height:.2f}"/>'
-    )
-
-
-def wilson(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
-    """Interval of a share of `n` rows, of about 95 %."""
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def tiles(verdict: Verdict) -> str:
@@ -286,26 +235,228 @@ def _lowest(picks: Sequence[Pick]) -> set[int]:
     return {id(pick) for pick in found.values()}
 
 
-def diagrams(picks: Sequence[Pick], verdict: Verdict) -> str:
-    """Before, and after the best of each budget; of the first seed."""
-    chosen = [("Before", picks[0])]
-    chosen += [
-        ("After" if pick.clear else "After (no clear gain)", pick)
-        for pick in verdict.best.values()
-    ]
-    figures = "".join(
-        "<figure>"
-        + reliability_svg(pick.runs[0]["reliability"], f"{when}: {pick.name}")
-        + f"<figcaption><b>{escape(when)}: {escape(pick.name)}</b><br>ECE "
-        f"{100 * pick.runs[0]['ECE']:.2f} %</figcaption></figure>"
-        for when, pick in chosen
-    )
+HINT = "Point at a bin, or use the arrow keys on a focused diagram, for its numbers."
+
+
+def choice(comparison: Comparison, picks: Sequence[Pick]) -> str:
+    """Before and after for one row, which the reader can choose.
+
+    Without a script it is the row of the tiles, and the form to choose is hidden.
+    """
+    best = best_by_budget(picks)
+    shown = _default(list(best.values()))
+    data = choice_data(comparison, picks)
+    start = data["views"][_after(picks).index(shown)]
+    before = data["before"][start["before"]]
+    base = next(pick for pick in picks if pick.row is shown.base)
     return (
         '<p>If the model says "80 % sure", is it right 80 % of the time? Points on the '
         "dashed line: yes. Orange: the gap. Lines through points: 95 % intervals. Bars "
-        "below: how many rows. Predicted class, first seed.</p>"
-        f'<div class="diagrams">{figures}</div>'
+        "below: how many rows. Predicted class, first run.</p>"
+        f"{_form(data, start)}"
+        '<p id="choice-summary" role="status" aria-live="polite" aria-atomic="true">'
+        f"{escape(start['summary'])}</p>"
+        f'<div class="diagrams">{_diagram(base, before, "before-figure")}'
+        f"{_diagram(shown, start, 'after-figure')}"
+        f"{_numbers(comparison, before, start)}</div>{_bin_tables(before, start)}"
+        f"{_gallery(list(best.values()))}"
+        f'<script type="application/json" id="data">{_embedded(data)}</script>'
     )
+
+
+def _default(best: Sequence[Pick]) -> Pick:
+    """Row with the smallest eps that clearly gains; else the best of the last eps."""
+    return next((pick for pick in reversed(best) if pick.clear), best[-1])
+
+
+def _after(picks: Sequence[Pick]) -> list[Pick]:
+    return [pick for pick in picks if pick.row["method"] != "base"]
+
+
+def choice_data(comparison: Comparison, picks: Sequence[Pick]) -> dict[str, Any]:
+    """Values that report.js shows: one view per row of the table, texts included.
+
+    A view has None where a control does not concern it: the central oracle has no eps.
+    """
+    table = comparison.table
+    rows = [cells[len(table.keys) :] for cells in table._cells()]
+    texts = dict(zip(map(id, picks), rows, strict=True))
+    bases = [pick for pick in picks if pick.row["method"] == "base"]
+    places = {id(pick.row): i for i, pick in enumerate(bases)}
+    after = _after(picks)
+    methods = list(dict.fromkeys(pick.row["method"] for pick in after))
+    points = list(dict.fromkeys(", ".join(p.point) for p in after if p.point))
+    budgets = list(best_by_budget(picks))
+    views = [
+        {
+            "method": methods.index(pick.row["method"]),
+            "eps": None if pick.row["eps"] == "-" else budgets.index(pick.row["eps"]),
+            "point": points.index(", ".join(pick.point)) if pick.point else None,
+            "before": places[id(pick.base)],
+            "summary": outcome_text(pick),
+            **_view(pick, f"After: {pick.name}", texts[id(pick)]),
+        }
+        for pick in after
+    ]
+    return {
+        "frame": FRAME,
+        "hint": HINT,
+        "bin_text": BIN_TEXT,
+        "methods": methods,
+        "eps": budgets,
+        "points": points,
+        "before": [_view(p, f"Before: {p.name}", texts[id(p)]) for p in bases],
+        "views": views,
+    }
+
+
+def _view(pick: Pick, title: str, cells: Sequence[str]) -> dict[str, Any]:
+    run = pick.runs[0]
+    return {
+        "title": title,
+        "means": means_text(run["reliability"]),
+        "caption": _caption(pick),
+        "cells": [_with_spread(cell) for cell in cells],
+        "n_bins": len(run["reliability"]["n"]),
+        "bins": [one.to_list() for one in read_bins(run["reliability"])],
+    }
+
+
+def _caption(pick: Pick) -> str:
+    return f"ECE {100 * pick.runs[0]['ECE']:.2f} % in the first run"
+
+
+def _with_spread(cell: str) -> str:
+    """Text of a cell of the table: mean, deviation and star."""
+    text, _, spread = cell.removesuffix("*").partition(" (sd ")
+    text += f" ± {spread.removesuffix(')')}" if spread else ""
+    return text + " *" * cell.endswith("*")
+
+
+def _embedded(data: Mapping[str, Any]) -> str:
+    """JSON that cannot end the element it is in, whatever its texts are."""
+    text = dump(_showable(data))
+    for letter in "<>&":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
+
+
+def _showable(value: Any) -> Any:
+    """Replace letters of texts as in the rest of the page."""
+    if isinstance(value, str):
+        return value.translate(UNSHOWN)
+    if isinstance(value, Mapping):
+        return {name: _showable(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_showable(entry) for entry in value]
+    return value
+
+
+def _form(data: Mapping[str, Any], start: Mapping[str, Any]) -> str:
+    """Controls for eps, method and what was varied; hidden until the script runs."""
+    budgets = ["none (exact sums)" if eps == "none" else eps for eps in data["eps"]]
+    methods = [
+        "central (all rows in one place)" if name == "central" else name
+        for name in data["methods"]
+    ]
+    controls = [
+        ("eps", "Privacy budget eps", budgets),
+        ("method", "Method", methods),
+        ("point", "Setting", data["points"]),
+    ]
+    parts = "".join(
+        f'<div><label for="choice-{name}">{label}</label>'
+        f'<select id="choice-{name}" autocomplete="off"'
+        f"{' disabled' * (start[name] is None)}>"
+        + "".join(
+            f'<option value="{i}"{" selected" * (i == start[name])}>{escape(text)}'
+            "</option>"
+            for i, text in enumerate(options)
+        )
+        + "</select></div>"
+        for name, label, options in controls
+        if options
+    )
+    return (
+        '<fieldset id="choice" hidden><legend>Compare with base</legend>'
+        f"{parts}</fieldset>"
+    )
+
+
+def _diagram(pick: Pick, view: Mapping[str, Any], name: str = "") -> str:
+    own = f' id="{name}"' if name else ""
+    return (
+        f'<figure class="reliability"{own}>'
+        + reliability_svg(pick.runs[0]["reliability"], view["title"])
+        + '<p class="readout" aria-hidden="true" hidden></p>'
+        f"<figcaption><b>{escape(view['title'])}</b><br>"
+        f"<span>{escape(view['caption'])}</span></figcaption></figure>"
+    )
+
+
+def _numbers(
+    comparison: Comparison, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> str:
+    """All numbers of the choice beside those of the base."""
+    shown = comparison.table
+    lines = "".join(
+        f'<tr><th scope="row" class="first">{escape(name)}</th>'
+        f'<td class="before">{escape(old)}</td><td class="after">{escape(new)}</td>'
+        "</tr>"
+        for name, old, new in zip(
+            shown._header()[len(shown.keys) :],
+            before["cells"],
+            after["cells"],
+            strict=True,
+        )
+    )
+    return (
+        '<div class="scroll fit" tabindex="0" role="region" '
+        'aria-label="Numbers of the choice"><table id="numbers"><thead><tr>'
+        '<th scope="col" class="first">mean over runs</th>'
+        f'<th scope="col" id="before-name">{escape(before["title"])}</th>'
+        f'<th scope="col" id="after-name">{escape(after["title"])}</th></tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>"
+    )
+
+
+def _bin_tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Numbers of the two diagrams as tables."""
+    heads = "".join(
+        f'<th scope="col"{"" if i else " class=first"}>{name}</th>'
+        for i, name in enumerate(BIN_HEADS)
+    )
+    tables = "".join(
+        '<div class="scroll fit" tabindex="0" role="region" '
+        f'aria-label="Bins {name}"><table id="{name}-bins">'
+        f"<caption>{escape(view['title'])}</caption>"
+        f"<thead><tr>{heads}</tr></thead><tbody>"
+        + "".join(
+            f'<tr><th scope="row" class="first">{one[-1][0]}</th>'
+            + "".join(f"<td>{cell}</td>" for cell in one[-1][1:])
+            + "</tr>"
+            for one in view["bins"]
+        )
+        + "</tbody></table></div>"
+        for name, view in (("before", before), ("after", after))
+    )
+    return (
+        f"<details><summary>Numbers of the bins</summary>{tables}<p>A row of the "
+        "table is a bin of confidence: the test rows in it, their mean confidence, the "
+        "share that is right, and its Wilson interval.</p></details>"
+    )
+
+
+def _gallery(best: Sequence[Pick]) -> str:
+    """Best of each eps side by side."""
+    if len(best) < 2:
+        return ""
+    names = [pick.name + ("" if pick.clear else " (no clear gain)") for pick in best]
+    figures = "".join(
+        _diagram(pick, {"title": name, "caption": _caption(pick)})
+        for pick, name in zip(best, names, strict=True)
+    )
+    return f'<h3>Best method of each eps</h3><div class="diagrams">{figures}</div>'
 
 
 def clients(comparison: Comparison) -> str:
@@ -379,21 +530,117 @@ def privacy(comparison: Comparison) -> str:
     )
 
 
+# Rows of the plan, each of which takes up to a second; eps that is planned for; most
+# clients, rows and classes of `forecast`.
+MOST_PLANNED, PLANNED_EPS = 5, (1e-3, 1e3)
+MOST_UNITS, MOST_CLASSES = 10**9, 1000
+
+NEEDS = {
+    "temperature": "a private temperature",
+    "shape": "private class biases and shape",
+    "accuracy": f"accuracy within ±{100 * HALF_WIDTH:g} points",
+    "ece": f"ECE within ±{100 * HALF_WIDTH:g} points",
+}
+
+
+def plan(comparison: Comparison) -> str:
+    """How many clients, or which eps, private fits and releases would need.
+
+    Computed from the numbers of clients, rows and classes and from eps, which the page
+    shows as well; no data are read.
+    """
+    run, n_classes = comparison.runs[0], comparison.settings["n_classes"]
+    n_clients = run["n_clients"]
+    rows = max(round(run["n_rows"] / n_clients), 1)
+    if max(n_clients, rows) > MOST_UNITS or n_classes > MOST_CLASSES:
+        return ""
+    models = _planned(comparison)
+    lines = [
+        (f"eps = {model.eps:g}", clients_needed(rows, n_classes, model), n_clients)
+        for model in models
+    ]
+    cells = "".join(_plan_row(*line) for line in lines)
+    eps = eps_needed(n_clients, rows, n_classes, models[-1])
+    cells += _plan_row(f"{n_clients:,} clients, as here", eps, None)
+    heads = "".join(f'<th scope="col">{NEEDS[name]}</th>' for name in eps)
+    command = (
+        f"skfedcal plan --clients {n_clients} --rows {rows} --classes {n_classes} "
+        f"--eps {models[-1].eps:g}"
+    )
+    if models[-1].unit == "example":
+        command += " --unit example"
+    return (
+        "<h2 id=plan>Plan: more clients or another eps</h2><p>Number of clients that "
+        f"are needed at an eps, with {rows:,} rows each; in the last row, the smallest "
+        f"eps for {n_clients:,} clients. A private fit with fewer clients returns its "
+        "input. The last columns are 95 % intervals of an evaluation on the clients "
+        "(federated_report) under the same eps, computed for a synthetic model.</p>"
+        '<div class="scroll fit" tabindex="0" role="region" aria-label="Plan">'
+        '<table><thead><tr><th scope="col" class="first">given</th>'
+        f"{heads}</tr></thead><tbody>{cells}</tbody></table></div>"
+        "<p>The noise is that of CentralDP with its usual delta. For all intervals and "
+        f"the chance of a gain:</p><pre>{command}</pre>"
+    )
+
+
+def _planned(comparison: Comparison) -> list[CentralDP]:
+    """Budgets of the table from large to small; eps = 1 if there is none."""
+    low, high = PLANNED_EPS
+    found = {
+        (float(run["eps"]), run["unit"]): CentralDP(float(run["eps"]), unit=run["unit"])
+        for run in comparison.runs
+        if run.get("eps spent") is not None
+        and low <= float(run["eps"]) <= high
+        and run["unit"] in ("client", "example")
+    }
+    order = sorted(found, reverse=True)[:MOST_PLANNED]
+    return [found[key] for key in order] or [CentralDP(1.0)]
+
+
+def _plan_row(
+    name: str, needed: Mapping[str, float | None], n_clients: int | None
+) -> str:
+    """Clients, or budgets if `n_clients` is None."""
+    cells = []
+    for value in needed.values():
+        if n_clients is None:
+            text = "more clients" if value is None else f"eps {_rounded_up(value):g}"
+        else:
+            assert value is not None
+            text = f"{_rounded_up(value):,.0f}"
+            text += " (reached)" if value <= n_clients else ""
+        cells.append(f"<td>{text}</td>")
+    return f'<tr><th scope="row" class="first">{name}</th>{"".join(cells)}</tr>'
+
+
+def _rounded_up(value: float) -> float:
+    """Two significant digits; at least 0.001."""
+    value = max(value, 1e-3)
+    unit = 10.0 ** (floor(log10(value)) - 1)
+    return float(f"{ceil(value / unit - 1e-9) * unit:.2g}")
+
+
+# One sentence for each column of the table.
 WORDS = {
-    "cwECE": "Classwise calibration error: gap between stated probability and "
-    "frequency, mean over classes and bins. Small for many classes, so compare it "
-    "with base.",
-    "floor": "cwECE that a perfect model would show on as many test rows. An error "
-    "near it is not distinguishable from zero.",
-    "ECE": "The same gap for the predicted class only.",
-    "NLL, Brier": "Log loss and squared error of the probabilities. They fall only if "
-    "the probabilities become better, and cannot be gamed.",
-    "acc change": "Change of accuracy in points. A star marks a drop of more than 1 %.",
-    "gap closed": "Share of the way in cwECE from base to the central oracle, which "
-    "has all rows in one place and adds no noise.",
-    "eps spent": "Differential privacy of one client for one fit; none: exact sums.",
-    "rounds, bytes, client seconds": "What a client does that takes part in all "
-    "rounds: messages up and down, and time to compute.",
+    "cwECE": "Classwise calibration error: the gap between stated probability and "
+    "observed frequency, mean over classes and bins; it is small for many classes, so "
+    "compare it with that of base.",
+    "floor": "The cwECE that a perfectly calibrated model would show on as many test "
+    "rows; an error near it is not distinguishable from zero.",
+    "ECE": "Expected calibration error: the gap between confidence and accuracy of the "
+    "predicted class, mean over bins; lower is better.",
+    "NLL": "Negative log likelihood, or log loss: the mean of -log of the probability "
+    "that was stated for the true class; lower is better.",
+    "Brier": "Mean squared difference between the probabilities and the true class; "
+    "lower is better.",
+    "acc change": "Change of accuracy against base, in points; a star marks a drop of "
+    "more than 1 %.",
+    "gap closed": "Share of the way in cwECE from base to the central oracle.",
+    "eps spent": "Budget of differential privacy that one fit costs one client; "
+    "none: exact sums.",
+    "rounds": "Number of times that clients are asked.",
+    "bytes": "Messages up and down of one client that takes part in all rounds.",
+    "client seconds": "Time that such a client computes.",
 }
 MARKS = {"good": "✔", "mixed": "◐", "none": "○"}
 
@@ -415,23 +662,60 @@ def html_report(comparison: Comparison) -> str:
         _glossary(comparison),
         curves(comparison, picks),
         "<h2 id=diagrams>Before and after</h2>",
-        diagrams(picks, verdict),
+        choice(comparison, picks),
         clients(comparison),
+        plan(comparison),
         "<h2 id=privacy>Privacy</h2>",
         privacy(comparison),
         "<h2 id=again>How to run it again</h2>",
         _again(comparison),
     ]
     version = escape(str(comparison.settings["version"]))
-    return (
+    text = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta name="generator" content="skfedcal {version}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<link rel="icon" href="data:,">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
         '<body><a class="skip" href="#table">Skip to the table</a>\n<main>\n'
         + "\n".join(part for part in parts if part)
-        + f"\n<footer>skfedcal {version}</footer>\n</main></body></html>\n"
+        + f"\n<footer>skfedcal {version}</footer>\n</main>\n"
+        f"<script>{script()}</script></body></html>\n"
+    )
+    return text.translate(UNSHOWN)
+
+
+# Letters that names may have and a page may not, or that would reorder the text around
+# them: control characters, halves of letters and directional overrides.
+UNSHOWN = dict.fromkeys(
+    [
+        *(i for i in range(32) if chr(i) not in "\t\n"),
+        *range(0x7F, 0xA0),
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+        *range(0xD800, 0xE000),
+    ],
+    "\ufffd",
+)
+
+
+@cache
+def script() -> str:
+    """Script of the page."""
+    return Path(__file__).with_name("report.js").read_text(encoding="utf-8")
+
+
+def _policy() -> str:
+    """Allow the style and the script of this page, and no address."""
+    own = [
+        base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()
+        for text in (script(), STYLE)
+    ]
+    return (
+        f"default-src 'none'; script-src 'sha256-{own[0]}'; "
+        f"style-src 'sha256-{own[1]}'; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
     )
 
 

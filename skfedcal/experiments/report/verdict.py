@@ -214,7 +214,6 @@ def _gains(best: Mapping[str, Pick]) -> Iterator[str]:
     exact = best.get("none")
     for eps, pick in best.items():
         where = "Without noise" if eps == "none" else f"At eps = {eps}"
-        row, base = pick.row, pick.base
         if not pick.clear:
             why = " without a loss of accuracy" if pick.starred else ""
             yield f"{where}, no method clearly lowers the log loss{why}."
@@ -222,12 +221,30 @@ def _gains(best: Mapping[str, Pick]) -> Iterator[str]:
         kept = ""
         if eps != "none" and exact is not None and exact.clear:
             kept = f", {100 * pick.gain / exact.gain:.0f} % of the gain without noise"
-        yield (
-            f"{where}, {pick.short_name} is best: log loss {base['NLL']:.3f} to "
-            f"{row['NLL']:.3f}{kept}; classwise error {100 * base['cwECE']:.2f} % to "
-            f"{100 * row['cwECE']:.2f} % (floor {100 * row['floor']:.2f} %); accuracy "
-            f"{100 * row['acc change']:+.2f} points."
-        )
+        yield f"{where}, {pick.short_name} is best: {_changes(pick, kept)}."
+
+
+def _changes(pick: Pick, kept: str = "") -> str:
+    """What changes against the base; `kept` follows the log loss."""
+    row, base = pick.row, pick.base
+    return (
+        f"log loss {base['NLL']:.3f} to {row['NLL']:.3f}{kept}; classwise error "
+        f"{100 * base['cwECE']:.2f} % to {100 * row['cwECE']:.2f} % (floor "
+        f"{100 * row['floor']:.2f} %); accuracy {100 * row['acc change']:+.2f} points"
+    )
+
+
+def outcome_text(pick: Pick) -> str:
+    """Say in sentences what one row of the table gives."""
+    words = "The gain in log loss is clear."
+    if pick.starred:
+        words = "Accuracy drops by more than 1 %."
+    elif not pick.clear:
+        words = "There is no clear gain in log loss."
+    unused = sum(not run["used"] for run in pick.runs)
+    if unused:
+        words += f" In {unused} of {len(pick.runs)} runs the input was left unchanged."
+    return f"{pick.name}: {_changes(pick)}. {words}"
 
 
 def _warnings(comparison: Comparison, picks: Sequence[Pick]) -> Iterator[str]:
