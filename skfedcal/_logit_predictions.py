@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from sklearn.base import ClassifierMixin
 
 from skfedcal import _numerics
 from skfedcal._docs import SharedDocs
-from skfedcal.clients.arrays import like_input
 
 if TYPE_CHECKING:
     from skfedcal._typing import Array, FloatArray, Rows
@@ -20,6 +20,18 @@ _documented = SharedDocs(
         Rows of the form given to `fit`.
     """
 )
+
+
+def like_input(result: Array, X: Any) -> Any:
+    """Result as a torch tensor on the device of X, if X is a tensor; else as it is.
+
+    Labels that are no numbers stay an array.
+    """
+    if not hasattr(X, "detach") or result.dtype.kind not in "biuf":
+        return result
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(result)).to(X.device)
 
 
 @_documented

@@ -27,7 +27,6 @@ __all__ = [
     "distinct",
     "from_tensor",
     "join",
-    "like_input",
     "read_array",
     "to_logits",
     "usable_rows",
@@ -101,18 +100,6 @@ def from_tensor(X: Any) -> Any:
     X = X.detach().cpu()
     # numpy has no bfloat16; float32 holds every value of it.
     return (X.float() if "bfloat16" in str(X.dtype) else X).numpy()
-
-
-def like_input(result: NDArray[Any], X: Any) -> Any:
-    """Result as a torch tensor on the device of X, if X is a tensor; else as it is.
-
-    Labels that are no numbers stay an array.
-    """
-    if not hasattr(X, "detach") or result.dtype.kind not in "biuf":
-        return result
-    import torch
-
-    return torch.from_numpy(np.ascontiguousarray(result)).to(X.device)
 
 
 INPUT_TYPES = ("logits", "log_proba", "proba")

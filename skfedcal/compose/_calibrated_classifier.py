@@ -20,6 +20,7 @@ from sklearn.utils.metadata_routing import (
 )
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
+from skfedcal._logit_predictions import like_input
 from skfedcal._sklearn_compat import (
     CallbackSupportMixin,
     HasMethods,
@@ -32,7 +33,7 @@ from skfedcal._sklearn_compat import (
     routing_enabled,
     undone_on_error,
 )
-from skfedcal.clients.arrays import from_tensor, like_input
+from skfedcal.clients.arrays import from_tensor
 from skfedcal.clients.forms import drop_client_column, split_client_column
 from skfedcal.clients.partitions import as_generator, rows_by_client
 from skfedcal.compose._classifier_logits import (
