@@ -355,3 +355,41 @@ def test_text_of_files_is_one_line():
     assert clean("a\n\tb\x07\u202ec") == "a b c"
     assert len(clean("x" * 1000)) == 80
     assert day_of(0) == "1970-01-01" and day_of(-1e30) == "no valid date"
+
+
+RELEASE = FROZEN.parent / "releases" / "0.1.0"
+
+
+def test_the_ledger_of_a_site_and_a_result_over_sites(run_json, run, tmp_path):
+    for name in ("result.json", "result-ledger.jsonl"):
+        shutil.copyfile(RELEASE / name, tmp_path / name)
+    words = ["ledger", tmp_path / "result-ledger.jsonl", "--summary", "--result"]
+    found = run_json(*words, tmp_path / "result.json")
+    assert found["contradictions"] == []
+    assert found["results"][0]["records"] == [1, 2]
+    assert found["populations"][0]["units"] == ["example"]
+    # A ledger of another run, and one whose debit is smaller than the result states.
+    other = tmp_path / "other.jsonl"
+    PrivacyLedger(other).debit(PureEvent(0.5), label="else")
+    code, _, lines = run(
+        "ledger", other, "--summary", "--result", tmp_path / "result.json"
+    )
+    assert code == 1 and "has no record of the run" in lines[0]
+    smaller = {"kind": "gaussian", "mu": 0.01, "eps_slack": 0.0, "delta_slack": 0.0}
+    forge(tmp_path / "result-ledger.jsonl", lambda r: r.update(event=smaller))
+    code, _, lines = run(*words, tmp_path / "result.json")
+    assert code == 1 and "was debited" in lines[0]
+
+
+@pytest.mark.parametrize("change", ["runs", "terms", "sites", "calibrator"])
+def test_a_damaged_result_of_sites_is_one_line(run, tmp_path, change):
+    shutil.copyfile(RELEASE / "result-ledger.jsonl", tmp_path / "l.jsonl")
+    content = json.loads((RELEASE / "result.json").read_text())
+    if change == "terms":
+        content["content"]["runs"][0]["terms"] = 5
+    else:
+        content["content"][change] = 5
+    (tmp_path / "result.json").write_text(json.dumps(content))
+    words = ["ledger", tmp_path / "l.jsonl", "--summary", "--result"]
+    code, out, lines = run(*words, tmp_path / "result.json")
+    assert (code, out) == (4, "") and len(lines) == 1 and "result.json" in lines[0]

@@ -139,6 +139,7 @@ class Result:
     what: str
     report: PrivacyReport
     statement: str | None = None
+    runs: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, path: str) -> Result:
@@ -154,9 +155,13 @@ class Result:
         ):
             raise ValueError(f"{path} has no `privacy_`. Expected {RESULT_FILE}.")
         content = check_format(found, path, RESULT_FILE, kind, 1)
-        statement = None
+        statement = runs = None
         if kind == "skfedcal-result":
-            outer = member(content, "content", dict, path)
+            outer = runs = member(content, "content", dict, path)
+            member(outer, "sites", dict, path)
+            for run in member(outer, "runs", list, path):
+                member(run, "terms", list, path)
+                member(run, "rounds", list, path)
             stated = member(outer, "privacy", dict, path)
             statement = clean(member(stated, "statement", str, path), 400)
             content = member(outer, "calibrator", dict, path)
@@ -165,7 +170,7 @@ class Result:
             report = read_report(_decoded(member(content, "privacy", dict, path)))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path} is damaged: {error}.") from error
-        return cls(Path(path).name, clean(what), report, statement)
+        return cls(Path(path).name, clean(what), report, statement, runs)
 
 
 def _decoded(privacy: dict[str, Any]) -> dict[str, Any]:
@@ -289,7 +294,13 @@ def summary_of(
         "results": [_result_values(result, releases) for result in results],
     }
     out["contradictions"] = [
-        text for result in results for text in contradictions(result, releases)
+        text
+        for result in results
+        for text in (
+            contradictions(result, releases)
+            if result.runs is None
+            else site_contradictions(result, releases, ledger.path)
+        )
     ]
     out["trust"] = _trust_rows(releases, results)
     out["dpia"] = [question.to_dict() for question in dpia(out)]
@@ -360,8 +371,40 @@ def _result_values(result: Result, releases: Sequence[Release]) -> dict[str, Any
         "n_rounds": report.n_rounds,
         "bounds": {clean(name): value for name, value in report.clip.items()},
         "assumptions": [clean(text, 400) for text in report.assumptions],
-        "records": [numbers[i] for i in report.ledger_ids if i in numbers],
+        "records": [numbers[i] for i in report.ledger_ids if i in numbers]
+        or _site_records(result, releases),
     }
+
+
+def _site_records(result: Result, releases: Sequence[Release]) -> list[int]:
+    """Return the records of a site that are about what a result's runs asked."""
+    from skfedcal.federation.wire import terms_hash
+
+    if result.runs is None:
+        return []
+    terms = [text for run in result.runs["runs"] for text in run["terms"]]
+    asked = {terms_hash(text).hex() for text in terms if isinstance(text, str)}
+    return [r.record["n"] + 1 for r in releases if r.details.get("terms") in asked]
+
+
+def site_contradictions(
+    result: Result, releases: Sequence[Release], path: str | None
+) -> list[str]:
+    """Compare a result of sites with the ledger of a site, or of the operator."""
+    from skfedcal.compose.site_results import check_ledger
+    from skfedcal.exceptions import ResultError
+
+    # The operator's account has the debits that the report names.
+    if {r.record["id"] for r in releases} & set(result.report.ledger_ids):
+        return contradictions(result, releases)
+    assert result.runs is not None and path is not None
+    try:
+        check_ledger(result.runs, "", path)
+    except ResultError as error:
+        return [f"{clean(result.file)}: {clean(error, 400)}".rstrip(".")]
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{result.file} is damaged: {error!r}") from error
+    return []
 
 
 def contradictions(result: Result, releases: Sequence[Release]) -> list[str]:
