@@ -115,8 +115,16 @@ def find_models(
     """
     if setting.data is None:
         return [digits_model(setting, beta, seed)]
-    files = sorted(setting.data.glob("*.npz"))
-    found = [m for m in map(read_logits, files) if m is not None]
+    found = []
+    for path in sorted(setting.data.glob("*.npz")):
+        model = read_logits(path)
+        if model is None:
+            setting.progress(
+                f"{path.name} is left out: it cannot be read, or has no finite logits "
+                "of three classes or more with labels"
+            )
+        else:
+            found.append(model)
     homes = homes_of(setting.data)
     if not found:
         recipes = [r for r in RECIPES if not words or r.name.startswith(words)]

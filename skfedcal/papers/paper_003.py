@@ -82,6 +82,9 @@ def by_share_and_epochs(setting: Setting, what: str) -> PaperResult:
         "plain federated averaging is what the library does by default: there is no "
         "other row",
     ]
+    if not task.given:
+        where = "without --data" if setting.data is None else f"{setting.data} lacks it"
+        notes.append(f"{task.data} in the place of MNIST: {where}")
     return PaperResult(found, _claims(table, what), panels=panels, notes=notes)
 
 

@@ -8,6 +8,7 @@ images, the diagnosis of breast cancer in the place of Adult.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,12 +137,28 @@ def corrupted_cifar10(
 
 
 def readings_differ(table: ResultTable) -> Claim:
-    """Claim of a reading: the choice changes the first value of some row."""
+    """Claim of a reading: the choice changes the first value of some row.
+
+    The row where it changes most is named, with its least and its largest value, and
+    their deviations over seeds.
+    """
     value, names = next(iter(table.values)), [k for k in table.keys if k != "reading"]
-    found: dict[tuple[Any, ...], list[float]] = {}
+    found: dict[str, dict[str, float]] = {}
+    spread: dict[tuple[str, str], str] = {}
     for row in table.rows:
-        found.setdefault(tuple(row[k] for k in names), []).append(row[value])
-    gaps = {key: max(values) - min(values) for key, values in found.items()}
-    key = max(gaps, key=lambda k: gaps[k])
-    shown = f"{' '.join(map(str, key))}: {value} by {gaps[key]:.4f}"
-    return Claim("the readings differ", gaps[key] > 0, shown)
+        name, sd = " ".join(str(row[k]) for k in names), row[f"sd_{value}"]
+        found.setdefault(name, {})[row["reading"]] = row[value]
+        spread[name, row["reading"]] = "" if isnan(sd) else f" (sd {sd:.4f})"
+
+    def ends(name: str) -> tuple[str, str]:
+        order = sorted(found[name], key=lambda reading: found[name][reading])
+        return order[0], order[-1]
+
+    def gap(name: str) -> float:
+        low, high = ends(name)
+        return found[name][high] - found[name][low]
+
+    name = max(found, key=gap)
+    shown = [f"{r} {found[name][r]:.4f}{spread[name, r]}" for r in ends(name)]
+    text = f"the choice changes {value} of {name}"
+    return Claim(text, gap(name) > 0, ", ".join(shown))

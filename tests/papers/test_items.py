@@ -48,6 +48,8 @@ def test_items_are_found_by_number_and_part():
         ({"paper": "7"}, "paper='7' is not known; pass one of"),
         ({"paper": "000", "tables": ["77"]}, "table '77' is not known; of 000"),
         ({"paper": "000", "tables": "8"}, "tables='8': pass a list"),
+        ({"figures": ["77"]}, "of all papers there are 000 1, 000 2"),
+        ({"paper": "leaderboard", "figures": ["1"]}, "of leaderboard there are none"),
     ],
 )
 def test_unknown_items_are_named(words, message):
@@ -75,6 +77,8 @@ def test_claims_compare_numbers():
     assert below("x", ("a", 2.0), ("b", 2.0), slack=0.1).holds
     values = {"a": 1.0, "b": 0.5, "c": nan}
     assert best("x", "b", values).holds
+    highest = best("x", "a", values, highest=True)
+    assert (highest.holds, highest.because) == (True, "a 1, b 0.5")
     claim = best("a is best", "a", values)
     assert not claim.holds
     assert claim.because == "a 1, b 0.5"
@@ -83,7 +87,9 @@ def test_claims_compare_numbers():
 def test_the_verdict_says_why_not():
     good, bad = Claim("a", True, "1, 2"), Claim("b is best", False, "b 3, a 2")
     assert result().verdict == ""
-    assert result(claims=[good]).verdict == "ordering agrees: yes (a)"
+    assert result(claims=[good]).verdict == "ordering agrees: yes, because: a (1, 2)"
+    reading = result(claims=[good], name="000 reading B.7")
+    assert reading.verdict == "readings differ: yes, because: a (1, 2)"
     both = result(claims=[good, bad])
     assert not both.agrees
     assert both.verdict == "ordering agrees: no, because not: b is best (b 3, a 2)"
@@ -96,7 +102,7 @@ def test_a_result_is_shown_in_the_layout_of_the_paper():
     text = found.to_text()
     assert text.splitlines()[1].split() == ["method", "0.1", "%", "0.3", "%"]
     assert "note: small" in text
-    assert text.endswith("ordering agrees: yes (a)")
+    assert text.endswith("ordering agrees: yes, because: a ()")
     assert "| method | 0.1 % | 0.3 % |" in found.to_markdown()
     assert found.to_latex().startswith("% Errors\n% note: small")
     rows = list(csv.DictReader(io.StringIO(found.to_csv())))

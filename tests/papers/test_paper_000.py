@@ -1,14 +1,14 @@
 """Tables and figures of paper 000: rows that differ, and the orderings of the guide."""
 
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
 from skfedcal import make_federation
-from skfedcal.papers import find_items, reproduce
+from skfedcal.papers import find_items, leaderboard, reproduce
+from skfedcal.papers.fedavg_models import Model
 from skfedcal.papers.items import AMPLIFIED, OURS, PRINTED, Setting, run_item
 
 METHODS = ("FedBBQ", "FedBBQ-all", "FedCal", "FedOPVector", "FedTemp")
@@ -56,6 +56,41 @@ def test_an_interrupted_table_continues(logits, store):
     assert found.agrees, found.verdict
 
 
+class StoppedError(BaseException):
+    """What Ctrl-C is: no Exception."""
+
+
+def test_an_interrupted_item_continues_with_the_same_numbers(tmp_path):
+    folder, kept = tmp_path / "data", tmp_path / "kept"
+    folder.mkdir()
+    fed = make_federation(20, 600, n_classes=4, n_test=400, random_state=0)
+    np.savez(
+        folder / "small.npz", val_logits=fed.logits, val_labels=fed.labels,
+        val_client=fed.client_ids, logits=fed.test_logits, labels=fed.test_labels,
+    )  # fmt: skip
+    (folder / "damaged.npz").write_bytes(b"PK\x03\x04 is not all of it")
+    (item,) = find_items("000", readings=["B.7"])
+    lines = []
+
+    def stop(text):
+        lines.append(text)
+        if len(lines) == 4:  # one of three comparisons is done, the next has begun
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run_item(item, Setting("quick", folder, kept, progress=stop))
+    assert lines[0].startswith("damaged.npz is left out: it cannot be read")
+    before = {path.name: path.stat().st_mtime_ns for path in kept.iterdir()}
+    assert before
+    again = run_item(item, Setting("quick", folder, kept))
+    after = {path.name: path.stat().st_mtime_ns for path in kept.iterdir()}
+    assert before.items() < after.items()  # nothing was computed again
+    whole = run_item(item, Setting("quick", folder))
+    assert again.table.rows == whole.table.rows
+    assert again.verdict == whole.verdict
+    assert again.verdict.startswith("readings differ: yes, because: the choice changes")
+
+
 @pytest.mark.parametrize("number", ["5", "9", "10", "11"])
 def test_quick_tables(logits, number):
     found = reproduce("000", table=number, size="quick", data=logits)
@@ -100,26 +135,62 @@ def test_real_layouts_give_the_setting_of_the_paper(mnist):
     assert rows[PRINTED, "FedTemp"] != rows[AMPLIFIED, "FedTemp"]
 
 
-# Every item in its quick form on the default data; the network is trained once.
-ITEMS = find_items("000")
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("paper 000")
-@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
-def test_the_guide_says_whether_the_ordering_agrees(item, store):
-    pytest.importorskip("torch")
-    found = run_item(item, Setting("quick", store=Path(store)))
-    assert bool(found.claims) == (item.agrees is not None)
-    assert found.agrees == (item.agrees is not False), found.verdict
-    assert found.to_text()
-    assert bool(found.panels) == (item.kind == "figure")
-
-
 @pytest.mark.slow
 def test_the_leaderboard_has_a_row_for_each_budget_and_number_of_clients(logits):
     found = reproduce("leaderboard", table="1", size="quick", data=logits)
     assert found.agrees
     rows = {(row["K"], row["eps"]) for row in found.table.rows}
     assert rows == {(k, e) for k in (100, 1000) for e in ("-", "none", "1", "10")}
-    assert sum("private binning begins to pay" in note for note in found.notes) == 2
+    (words,) = (note for note in found.notes if "private binning pays" in note)
+    assert words.startswith("10 classes (made): private binning pays ")
+    assert "with 100 clients, " in words
+    assert words.endswith("with 1,000 clients, of budgets up to 10")
+
+
+def board_row(method, eps, error, fall=0.0):
+    names = {"classes": 10, "data": "a", "K": 100, "eps": eps, "method": method}
+    return {**names, "cwECE": error, "acc change": fall}
+
+
+@pytest.mark.parametrize(
+    ("binned", "fall", "start"),
+    [
+        (0.010, 0.0, "from eps = 3"),
+        (0.019, 0.0, "at no eps"),  # better by less than the margin
+        (0.010, -0.02, "at no eps"),  # pays with accuracy
+    ],
+)
+def test_binning_pays_where_it_beats_temperature_and_input(binned, fall, start):
+    rows = [
+        board_row("base", "-", 0.03),
+        board_row("FedTemp", "none", 0.02),
+        board_row("FedTemp", "3", 0.02),
+        board_row("FedTemp", "1", 0.02),
+        board_row("FedBBQ", "none", 0.001),
+        board_row("FedBBQ", "3", binned, fall),
+        board_row("FedBBQ-all", "3", 0.05),
+        board_row("FedBBQ", "1", 0.03),
+    ]
+    (words,) = leaderboard.crossings(rows)
+    assert words == (
+        f"10 classes (a): private binning pays {start} with 100 clients, of budgets up "
+        "to 3"
+    )
+
+
+def test_the_leaderboard_has_all_numbers_of_classes_and_clients():
+    fed = make_federation(20, 2000, n_classes=100, n_test=500, random_state=0)
+    test = fed.test_logits, fed.test_labels
+    model = Model("many", fed.logits, fed.labels, fed.client_ids, *test)
+    few = leaderboard._restricted(model, 62)
+    assert (few.n_classes, few.labels.max(), few.test_labels.max()) == (62, 61, 61)
+    kept = fed.labels < 62
+    np.testing.assert_array_equal(few.logits, fed.logits[kept][:, :62])
+    assert leaderboard._made(200).n_classes == 200
+    same, more = (leaderboard._drawn(model, n) for n in (100, 1000))
+    assert same.clients is None
+    assert same.logits is model.logits
+    # Rows are drawn from those to calibrate on; the test is not touched.
+    assert len(more.labels) == 5000
+    assert set(map(bytes, more.logits)) <= set(map(bytes, fed.logits))
+    assert more.test_logits is model.test_logits
