@@ -2,8 +2,8 @@
 
 ``python docs/_ext/paper_items.py`` writes docs/guide/papers_items.inc from the table of
 items and the seconds in papers_times.json (of ``python -m benchmarks.paper_items``),
-and docs/reference/leaderboard.rst from leaderboard.json. ``python docs/_ext/paper_items.py
-DIR`` computes leaderboard.json from the files of logits in a folder first; interrupted,
+and docs/reference/leaderboard.rst from leaderboard.json. With the name of a folder, it
+computes leaderboard.json from the files of logits in that folder first; interrupted,
 it continues. Tests compare the pages with the items and with the numbers.
 """
 

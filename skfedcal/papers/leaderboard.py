@@ -1,7 +1,7 @@
 """Methods by budget, number of clients and number of classes, on files of logits.
 
-``skfedcal reproduce leaderboard --data DIR -o leaderboard.md`` writes the page. The one
-of the guide is written from docs/reference/leaderboard.json by docs/_ext/paper_items.py.
+``skfedcal reproduce leaderboard --data DIR -o leaderboard.md`` writes the page. That
+of the docs is written from docs/reference/leaderboard.json by docs/_ext/paper_items.py.
 """
 
 from __future__ import annotations
