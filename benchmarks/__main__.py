@@ -23,6 +23,7 @@ QUESTIONS = {
     "costs": "noise, accounts, local temperatures, score histograms, masked sums, "
     "a round of training, imports",
     "exchange": "messages, and a fit over Flower next to one in this process",
+    "waits": "forms of input, ids of rows, a million clients, whole commands",
     "memory": "peak memory over the input",
     "growth": "slopes of time over rows, classes, clients, rounds and bins",
 }

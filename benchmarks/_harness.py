@@ -95,10 +95,12 @@ def compare(
 
     The unit is U of `logits`, or milliseconds without these. `extra` adds fields to
     the rows of a library. Each call takes turns with U alone: others would leave their
-    data, and their code, in the caches.
+    data, and their code, in the caches. `ns` is nanoseconds per entry of `logits`, and
+    `passes` the time over that of `compiled_pass`, which takes turns with U as well.
     """
     times: dict[str, tuple[float, float, int]] = {}
     ones = dict.fromkeys(calls, 1e-3)
+    least = _pass_seconds(logits, seconds)
     for name, call in calls.items():
         todo = {} if logits is None else {"U": unit(logits)}
         found = cpu_spread({**todo, name: call}, seconds=seconds)
@@ -119,6 +121,8 @@ def compare(
                 spread=median / best - 1 if repeats > 1 else None,
                 repeats=repeats,
                 ratio=best / times[OURS][0] if OURS in times else None,
+                ns=None if logits is None else 1e9 * best / logits.size,
+                passes=None if least is None else best / least,
                 **(extra or {}).get(name, {}),
             )
         )
@@ -135,6 +139,7 @@ def record(
     row |= {"value": number, "unit": unit, "repeats": None, "spread": None}
     # Log loss on fresh rows; that on the rows of the fit, above a tight optimum.
     row |= {"ratio": None, "quality": None, "excess": None, "note": ""}
+    row |= {"ns": None, "passes": None}
     return {key: fields.get(key, old) for key, old in row.items()}
 
 
@@ -157,6 +162,27 @@ def traced_peak(call: Callable[[], object]) -> int:
 def unit(logits: np.ndarray) -> Callable[[], object]:
     """Return the call whose time is one U."""
     return lambda: log_softmax(logits, axis=1)
+
+
+def compiled_pass(logits: np.ndarray) -> Callable[[], object] | None:
+    """Return one pass of the compiled softmax, to memory that is there; or None.
+
+    The least that a compiled loop with an exponential per entry takes, unlike U without
+    the memory allocator.
+    """
+    from skfedcal import _compiled
+
+    out = np.empty_like(logits, order="C")
+    if not _compiled.softmax(logits, out):
+        return None
+    return lambda: _compiled.softmax(logits, out)
+
+
+def _pass_seconds(logits: np.ndarray | None, seconds: float) -> float | None:
+    call = None if logits is None else compiled_pass(logits)
+    if call is None or logits is None:
+        return None
+    return cpu_spread({"U": unit(logits), "pass": call}, seconds=seconds)["pass"][0]
 
 
 def make_logits(

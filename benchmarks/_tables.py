@@ -108,6 +108,10 @@ def _cell(row: Row | None) -> str:
         text += f" ({factor(row['ratio'])})"
     if row["question"] in NOTED and row["note"]:
         text += f", {row['note']}"
+    if row["library"] == OURS and row.get("ns") is not None:
+        text += f", {number(row['ns'], 2)} ns"
+        if row.get("passes") is not None:
+            text += f", {number(row['passes'], 2)} P"
     return unbroken(text)
 
 

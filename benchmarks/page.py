@@ -119,11 +119,16 @@ def wins(rows: Sequence[Row]) -> str:
     """Return the cases in which a peer is better than ours, as a list."""
     return (
         "\n".join(
-            f"- {library}: {question}, {', '.join(where)}."
+            f"- {library}: {question}, {', '.join(where)}.{_cause(question)}"
             for (library, question), where in better(rows).items()
         )
         or "None in this run."
     ) + "\n"
+
+
+def _cause(question: str) -> str:
+    cause = texts.CAUSES.get(question)
+    return "" if cause is None else f" Cause: {cause}."
 
 
 def measured_on(record: Mapping[str, Any]) -> str:

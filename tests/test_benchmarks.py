@@ -425,6 +425,7 @@ def test_another_answer_is_not_timed(harness, monkeypatch):
         monkeypatch.setattr(bench_metrics, name, lambda *_: dict(calls))
     monkeypatch.setattr(bench_metrics, "score_calls", lambda *_: {})
     times = {"U": (4.0, 4.0, 2), "skfedcal": (1.0, 1.0, 2), "near": (3.0, 3.0, 2)}
+    times["pass"] = (0.5, 0.5, 2)
     monkeypatch.setattr(harness, "cpu_spread", lambda calls, **_: times)
     rows = bench_metrics.bench_shape(20, 3, np.float64, 0.0)
     timed = {row["library"]: row["value"] is not None for row in rows}
@@ -441,6 +442,7 @@ def test_an_absent_peer_is_noted_once(harness, capsys):
 
 def test_times_are_in_units_of_the_same_array(harness, monkeypatch):
     times = {"U": (0.5, 0.6, 9), "skfedcal": (0.25, 0.3, 8), "other": (2.0, 2.0, 1)}
+    times["pass"] = (0.125, 0.2, 9)
     monkeypatch.setattr(harness, "cpu_spread", lambda calls, **_: times)
     calls = dict.fromkeys(("skfedcal", "other"), lambda: None)
     ours, other = harness.compare("q", "c", calls, logits=np.zeros((3, 2)))
@@ -449,8 +451,44 @@ def test_times_are_in_units_of_the_same_array(harness, monkeypatch):
     assert (other["value"], other["ratio"]) == (4.0, 8.0)
     assert (ours["repeats"], other["repeats"]) == (8, 1)
     assert other["spread"] is None  # one time does not tell
+    assert ours["ns"] == pytest.approx(0.25e9 / 6)
+    there = harness.compiled_pass(np.zeros((3, 2))) is not None
+    assert (ours["passes"], other["passes"]) == ((2.0, 16.0) if there else (None, None))
     ours, other = harness.compare("q", "c", calls)
     assert (ours["value"], ours["unit"]) == (250, "ms")
+    assert (ours["ns"], ours["passes"]) == (None, None)
+
+
+def test_our_column_tells_time_per_entry_and_the_peer_ahead_its_cause(harness):
+    from benchmarks.page import page
+
+    fields = {"ns": 1.25, "passes": 2.5, "ratio": 1.0}
+    rows = [
+        harness.record("client_ids", "c", "skfedcal", 4.0, "ms", **fields),
+        harness.record("client_ids", "c", "pandas.factorize", 2.0, "ms", ratio=0.5),
+    ]
+    text = page(whole(rows)).replace("\N{NO-BREAK SPACE}", " ")
+    assert '"4, 1.2 ns, 2.5 P"' in text
+    assert "0.50 of our time). Cause: pandas numbers the ids" in text
+
+
+def test_forms_of_input_hold_the_same_clients(harness, monkeypatch):
+    from benchmarks import bench_waits
+
+    kept = []
+    monkeypatch.setattr(
+        bench_waits, "compare", lambda *a, **_: kept.append(a[2]) or [1]
+    )
+    # Closures of a loop would all read what its last turn left.
+    assert bench_waits.forms(20, 0.0) == [1, 1]
+    assert bench_waits.ids(20, 0.0) == [1] * 5
+    for calls in kept[:2]:
+        given = [calls[name]()[0] for name in ("skfedcal", "skfedcal, packed")]
+        for name in ("rows", "labels", "offsets"):
+            np.testing.assert_allclose(*(getattr(data, name) for data in given))
+    sizes = [calls["skfedcal"]()[0].sizes for calls in kept[2:]]
+    for size in sizes:
+        np.testing.assert_array_equal(size, sizes[0])
 
 
 def test_a_unit_is_one_pass_over_all_rows(harness):
