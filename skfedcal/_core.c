@@ -88,6 +88,25 @@ INLINE void turn_squares(Py_ssize_t n, const char *const *rows, float *to, int s
             to[j * step + l] = ((const float *)rows[l])[j];
 }
 
+/* The same of double precision, of two rows. */
+INLINE void turn_pairs(Py_ssize_t n, const char *const *rows, double *to, int step)
+{
+    typedef double two __attribute__((vector_size(16)));
+    typedef int64_t places __attribute__((vector_size(16)));
+    Py_ssize_t j = 0;
+    for (; j + 2 <= n; j += 2) {
+        two a, b;
+        memcpy(&a, rows[0] + j * 8, 16);
+        memcpy(&b, rows[1] + j * 8, 16);
+        const two first = SHUFFLE(a, b, 0, 2), second = SHUFFLE(a, b, 1, 3);
+        memcpy(to + j * step, &first, 16);
+        memcpy(to + (j + 1) * step, &second, 16);
+    }
+    for (; j < n; j++)
+        for (int l = 0; l < 2; l++)
+            to[j * step + l] = ((const double *)rows[l])[j];
+}
+
 static Py_ssize_t length(const Py_buffer *view) { return view->len / view->itemsize; }
 
 static Py_ssize_t whole_number(const Py_buffer *view, Py_ssize_t i)

@@ -96,7 +96,10 @@ INLINE REAL RN(peak)(Py_ssize_t whole, int single, const char *row, const REAL *
 INLINE void RN(transpose)(const Matrix *m, const char *const *rows, vec *out)
 {
     REAL *to = (REAL *)out;
-    if (!m->single)
+    if (!m->single && sizeof(REAL) == 8 && m->across == 8)
+        for (int l = 0; l < LANES; l += 2)
+            turn_pairs(m->columns, rows + l, (double *)to + l, LANES);
+    else if (!m->single)
         for (int l = 0; l < LANES; l++)
             for (Py_ssize_t j = 0; j < m->columns; j++)
                 to[j * LANES + l] = (REAL)*(const double *)(rows[l] + j * m->across);

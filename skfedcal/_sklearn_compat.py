@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from sklearn.base import _fit_context, clone
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils._param_validation import (
+    HasMethods,
+    Interval,
+    StrOptions,
+    validate_parameter_constraints,
+)
 from sklearn.utils.metadata_routing import _routing_enabled as routing_enabled
 from sklearn.utils.metaestimators import _safe_split as safe_split
 from sklearn.utils.validation import _check_method_params as check_method_params
@@ -77,12 +83,30 @@ class KnownParams:
     """
 
     _param_names: ClassVar[tuple[str, ...]]
+    _defaults: ClassVar[dict[str, Any]]
 
     @classmethod
     def _get_param_names(cls):
         if "_param_names" not in vars(cls):  # a subclass may have others
             cls._param_names = tuple(super()._get_param_names())  # type: ignore[misc]
         return list(cls._param_names)
+
+    def _validate_params(self):
+        cls = type(self)
+        if "_defaults" not in vars(cls):
+            known = inspect.signature(cls.__init__).parameters
+            cls._defaults = {name: known[name].default for name in known}
+        # Defaults are valid, and most parameters have them.
+        changed = {
+            name: value
+            for name, value in self.get_params(deep=False).items()  # type: ignore[attr-defined]
+            if value is not cls._defaults.get(name, inspect.Parameter.empty)
+        }
+        validate_parameter_constraints(
+            self._parameter_constraints,  # type: ignore[attr-defined]
+            changed,
+            caller_name=cls.__name__,
+        )
 
 
 @contextmanager

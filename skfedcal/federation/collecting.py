@@ -9,8 +9,8 @@ from __future__ import annotations
 import secrets
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +19,7 @@ from skfedcal._files import file_lock
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import (
     Arrays,
+    BlockSpec,
     FederatedAlgorithm,
     bound_norm,
     round_shares,
@@ -40,9 +41,10 @@ from skfedcal.federation.runner import (
     Schedule,
     min_guaranteed_clients,
 )
+from skfedcal.privacy.codec import Codec
 from skfedcal.privacy.entropy import Entropy, OSEntropy, Stream
 from skfedcal.privacy.events import PrivacyReport
-from skfedcal.privacy.mechanisms import SumMechanism
+from skfedcal.privacy.mechanisms import ExactSum, SumMechanism
 from skfedcal.privacy.models import PrivacyModel, ReleasePlan, SecureAggregation
 
 if TYPE_CHECKING:
@@ -443,6 +445,8 @@ class _Rounds:
     n_classes: int
     n_rows: int
     timed: bool
+    # Codec of the last round and the size of its answers.
+    last: dict[str, Any] = field(default_factory=dict)
 
     def run(
         self, on_round: OnRound | None, run: Run | None = None
@@ -470,7 +474,7 @@ class _Rounds:
     def _check_first_round(self, broadcast: Arrays) -> None:
         """Refuse what cannot be released, or summed, before it is paid."""
         request = self._request(broadcast, 0)
-        request_words(request, masked=self.runner.secure)
+        self._n_bytes(request)
         if self.runner.checkpoint is not None and request.randomizer is not None:
             # Clients that are asked again draw again: the server has then seen two
             # answers, and one is paid.
@@ -538,7 +542,11 @@ class _Rounds:
     def _request(self, broadcast: Arrays, index: int, run_id: str = "") -> Request:
         """What clients are asked, and how they clip and encode the answer."""
         mechanism = self.mechanism
-        codec = mechanism.codec(self.algorithm.spec(broadcast), index)
+        spec = self.algorithm.spec(broadcast)
+        if isinstance(mechanism, ExactSum):
+            codec = self._exact_codec(mechanism, spec)
+        else:
+            codec = mechanism.codec(spec, index)
         randomizer = mechanism.randomizer(codec, index)
         # Only simulated clients that draw noise need words of a seed.
         source = None if randomizer is None else mechanism.site_entropy
@@ -560,12 +568,30 @@ class _Rounds:
             n_rounds=self.schedule.n_rounds,
         )
 
+    def _exact_codec(self, mechanism: ExactSum, spec: Mapping[str, BlockSpec]) -> Codec:
+        """Codec without noise: that of the round before, as a rule."""
+        before = self.last.get("codec")
+        if before is None or before[0] != spec:
+            self.last["codec"] = before = spec, mechanism.codec(spec)
+        codec: Codec = before[1]
+        return codec
+
+    def _n_bytes(self, request: Request) -> int:
+        """Size of an answer; raises if no word can hold the sums."""
+        before = self.last.get("words")
+        if before is not None and before[0] is request.codec:
+            return int(before[1])
+        n_bytes = request_words(request, masked=self.runner.secure).n_bytes
+        if request.randomizer is None:
+            self.last["words"] = request.codec, n_bytes
+        return n_bytes
+
     def _round(self, index: int, run: Run) -> tuple[Any, RoundRecord]:
         """Ask, sum, release and update once."""
         started = time.perf_counter()
         algorithm, mechanism, schedule = self.algorithm, self.mechanism, self.schedule
         request = self._request(algorithm.broadcast(run.state), index, run.run_id)
-        bytes_up = request_words(request, masked=self.runner.secure).n_bytes
+        bytes_up = self._n_bytes(request)
         bytes_down = request.n_bytes
         cohorts = schedule.draws(index, self.entropy, run.key)
         run.asked = True
@@ -603,8 +629,11 @@ class _Rounds:
 
     def _total(self, request: Request, cohort: Draw) -> PartialSum:
         """Sum over one cohort; workers that hold shards find its members themselves."""
-        if isinstance(self.engine, DrawingBackend):
-            return self.engine.total_drawn(request, cohort)
+        # Not isinstance: that of a protocol takes longer than a small sum.
+        drawn = getattr(self.engine, "total_drawn", None)
+        if drawn is not None:
+            part: PartialSum = drawn(request, cohort)
+            return part
         positions = cohort.positions(0, self.schedule.n_clients)
         return self.engine.total(request, positions)
 

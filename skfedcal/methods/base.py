@@ -333,7 +333,7 @@ class BaseCalibrator(
             else:
                 found = fit_all(algorithm, clients)
                 if not is_remote(X) and self._may_be_worse(setting):
-                    self._compare_first(algorithm, clients)
+                    self._compare_first(algorithm, clients, found.state)
             self.history_, self.privacy_ = found.history, found.report
             self._set_state(found.state)
             self.n_clients_, self.n_rounds_ = found.n_clients, len(found.history)
@@ -436,7 +436,9 @@ class BaseCalibrator(
             return False
         return has_map(self)
 
-    def _compare_first(self, algorithm: FederatedAlgorithm[Any], clients: Any) -> None:
+    def _compare_first(
+        self, algorithm: FederatedAlgorithm[Any], clients: Any, state: Any
+    ) -> None:
         """Losses on held-back rows by a map fitted to the others, if rows are few."""
         from skfedcal.methods.held_back import compare_rows, fit_here
         from skfedcal.methods.own_rows import split_rows
@@ -445,7 +447,7 @@ class BaseCalibrator(
             return
         held, fitted = split_rows(clients)
         if held.n_rows and fitted.n_rows:
-            self._set_state(fit_here(algorithm, fitted))
+            self._set_state(fit_here(algorithm, fitted, state))
             self.comparison_ = compare_rows(self, held, held=True)
 
     def _compare_here(self, clients: Any, setting: FitSetting) -> None:

@@ -37,6 +37,8 @@ from skfedcal.methods.registry import Method, load_object, method_of, methods
 
 # A row that is more wrong than this counts as this.
 LARGEST_LOSS = 100.0
+# Log loss and Brier score of a row that is entirely wrong.
+_WORST = np.array([[LARGEST_LOSS], [2.0]])
 # Numbers of a map that fit into the text of a request.
 MAX_NUMBERS = 30_000
 # Summed log loss that a map must leave on held-back rows: where it is less, one error
@@ -244,9 +246,17 @@ def map_losses(calibrator: Any, *, held: bool) -> MapLosses:
     )
 
 
-def fit_here(algorithm: FederatedAlgorithm[Any], clients: FederatedDataset) -> Any:
-    """State of an exact fit to rows that are in this process; nothing is released."""
+def fit_here(
+    algorithm: FederatedAlgorithm[Any], clients: FederatedDataset, near: Any
+) -> Any:
+    """State of an exact fit to rows that are in this process; nothing is released.
+
+    near: State of a fit to other rows of the same clients, to start from where the
+        algorithm can (``algorithm._init_near``).
+    """
     state = algorithm.init(clients.n_classes)
+    if hasattr(algorithm, "_init_near"):
+        state = algorithm._init_near(near)
     for _ in range(algorithm.n_rounds):
         answer = algorithm.query(algorithm.broadcast(state), clients)
         total = {
@@ -383,13 +393,10 @@ def _mapped(path: str, values: Any, logits: Array) -> Array:
 def _scores(logits: Array, labels: Array) -> Array:
     """Log loss and Brier score of each row."""
     found = np.empty((2, len(labels)))
-    if _compiled.scores(logits, labels, found):
-        loss, brier = np.minimum(found[0], LARGEST_LOSS), found[1]
-    else:
-        loss, brier = _numpy_scores(logits, labels)
-    # A row that no formula can map counts as entirely wrong.
-    loss = np.nan_to_num(loss, nan=LARGEST_LOSS)
-    return np.array([loss, np.nan_to_num(brier, nan=2.0)])
+    if not _compiled.scores(logits, labels, found):
+        found[0], found[1] = _numpy_scores(logits, labels)
+    # A row that no formula can map is entirely wrong: NaN gives way to the bound.
+    return np.fmin(found, _WORST, out=found)
 
 
 def _numpy_scores(logits: Array, labels: Array) -> tuple[Array, Array]:
@@ -398,7 +405,7 @@ def _numpy_scores(logits: Array, labels: Array) -> tuple[Array, Array]:
         gaps = logits - logits.max(axis=1, keepdims=True)
         proba = np.exp(gaps)
         total = np.einsum("ij->i", proba)
-        loss = np.minimum(np.log(total) - gaps[own], LARGEST_LOSS)
+        loss = np.log(total) - gaps[own]
         proba /= total[:, None]
         proba[own] -= 1.0
         brier = np.einsum("ij,ij->i", proba, proba)

@@ -217,11 +217,9 @@ class FullCurvature:
     def _matrix(self, sums: Array, size: int) -> Array:
         n = int(np.sqrt(size))
         blocks = sums.reshape(_half(n), -1)
+        whole = blocks[_places(n)[:, :, None, None], _places(n + 1)]
         # Axes: column and class of one parameter, column and class of the other.
-        whole = np.zeros((n + 1, n, n + 1, n))
-        for j, k, block in zip(*np.triu_indices(n), blocks, strict=True):
-            whole[:, j, :, k] = whole[:, k, :, j] = _symmetric(block, n + 1)
-        return whole.reshape(size, size)
+        return whole.transpose(2, 0, 3, 1).reshape(size, size)
 
 
 class SplitCurvature:
@@ -332,10 +330,15 @@ def _half(n: int) -> int:
     return n * (n + 1) // 2
 
 
+def _places(n: int) -> Array:
+    """Where each entry of a symmetric matrix is among those of its upper part."""
+    index = np.arange(n)
+    low, high = np.minimum.outer(index, index), np.maximum.outer(index, index)
+    return low * n - low * (low + 1) // 2 + high
+
+
 def _symmetric(upper: Array, n: int) -> Array:
-    out = np.zeros((n, n))
-    out[np.triu_indices(n)] = upper
-    return out + np.triu(out, 1).T
+    return upper[_places(n)]
 
 
 # Temperature in one round; the start needs no more digits than this many points give.

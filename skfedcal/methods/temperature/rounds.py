@@ -107,6 +107,12 @@ class TemperatureNewton:
     def init(self, n_classes: int) -> TemperatureState:
         return TemperatureState()
 
+    def _init_near(self, state: TemperatureState) -> TemperatureState:
+        """State at the optimum of other rows, to go on with all rows."""
+        if state.bounded:
+            return TemperatureState()
+        return TemperatureState(state.beta, stage=1, precise=state.precise)
+
     def broadcast(self, state: TemperatureState) -> Arrays:
         return {
             "beta": np.asarray(state.beta),
@@ -136,9 +142,14 @@ class TemperatureNewton:
         slopes, used = derivative_sums(clients, beta, _ORDER, dtype, stage)
         # Derivatives in x, where beta * (1 + x) is the next point: whatever the scale
         # of the logits, they are neither too large nor too small to be sent.
-        slopes *= np.cumprod(np.full(_ORDER, beta))
-        cells = clients.sizes * clients.rows.shape[1]
-        return {"slopes": slopes, "sizes": np.array([cells, used]).T}
+        power = 1.0
+        for i in range(_ORDER):
+            power *= beta
+            slopes[:, i] *= power
+        sizes = np.empty((len(clients), 2), dtype=np.int64)
+        np.multiply(clients.sizes, clients.rows.shape[1], out=sizes[:, 0])
+        sizes[:, 1] = used
+        return {"slopes": slopes, "sizes": sizes}
 
     def update(
         self, state: TemperatureState, total: Sums, n_clients: int

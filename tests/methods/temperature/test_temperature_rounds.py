@@ -10,6 +10,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import Sums
+from skfedcal.methods.held_back import fit_here
 from skfedcal.methods.temperature import rounds
 from skfedcal.methods.temperature.moments import LOG_BOUND, hash_sample
 from skfedcal.methods.temperature.rounds import (
@@ -69,6 +70,19 @@ def test_newton_needs_two_rounds_where_the_optimum_is_not_far(draw, temperature)
     rows, labels = draw(20_000, 10, temperature)
     _, seen = run(TemperatureNewton(), pack([(rows, labels)], 10))
     assert [int(b["stage"]) for b in seen] == [8, 1]
+
+
+@pytest.mark.parametrize("beta", [1e-4, 0.05, 1.0, 3.0, 1e4])
+def test_a_fit_that_starts_near_other_rows_reaches_its_own_optimum(draw, optimum, beta):
+    rows, labels = draw(90, 10, 1.5, seed=3)
+    data = pack([(rows, labels)], 10)
+    near = rounds.TemperatureState(beta, stage=1, precise=True, error=0.0)
+    state = fit_here(TemperatureNewton(), data, near)
+    assert state.converged
+    assert state.temperature == pytest.approx(optimum(rows, labels), rel=1e-8)
+    # Rows that are all right have no optimum, wherever the search starts.
+    sure = pack([(rows, rows.argmax(axis=1))], 10)
+    assert not fit_here(TemperatureNewton(), sure, near).converged
 
 
 def derivatives_of(slope, order=5):
