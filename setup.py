@@ -11,7 +11,10 @@ stable = not sysconfig.get_config_var("Py_GIL_DISABLED")
 core = Extension(
     "skfedcal._core",
     ["skfedcal/_core.c"],
-    depends=[f"skfedcal/_core_{part}.h" for part in ("bins", "level", "math", "rows")],
+    depends=[
+        f"skfedcal/_core_{part}.h"
+        for part in ("bins", "level", "math", "rows", "scaling")
+    ],
     define_macros=[("Py_LIMITED_API", "0x030B0000")] if stable else [],
     # Bits must not depend on the processor: nothing is contracted or reordered.
     extra_compile_args=[

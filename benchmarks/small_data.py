@@ -3,7 +3,7 @@
 python -m benchmarks.small_data FOLDER
 
 repeats the tables by which the constants of the private temperature were chosen, by
-the public estimators, beside the figures that the study printed (docs/guide/study.rst).
+the public estimators, beside the figures printed in docs/research/study.rst.
 FOLDER holds .npz files with `logits`, `labels` and optional `val_*` arrays: those with
 validation rows calibrate on these, others are halved at random. All figures are changes
 of the test NLL in percent of that of the input; negative is better.

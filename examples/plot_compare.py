@@ -42,8 +42,8 @@ plt.show()
 
 # %%
 # Left: with exact sums FedBiasTemp is at the central fit, and most of that is left at
-# an eps of 1. A temperature cannot mend the biases, and is hardly touched by noise. The
+# an eps of 1. A temperature cannot correct the biases, and noise hardly changes it. The
 # many counts of FedBBQ need thousands of clients under noise: here its releases are no
-# more than noise, and it leaves the input as it is. Right: bytes of one client in all
+# more than noise, and it returns the input unchanged. Right: bytes of one client in all
 # rounds, the mean over budgets. The same result as a page for others:
 # ``result.to_html("report.html")``.

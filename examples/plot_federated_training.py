@@ -3,7 +3,7 @@ Train a network on clients that have few classes each
 =====================================================
 
 Ten clients hold digits of two or three kinds each. Federated averaging gives a network
-that favours what it saw last. Two things mend that afterwards, both from sums over
+that favours what it saw last. Two things correct that afterwards, both from sums over
 clients: a new last layer from class statistics, and a calibrator.
 """
 
@@ -112,7 +112,7 @@ plt.show()
 # Features of the two networks
 # ----------------------------
 # The last layer sees these. Classes lie apart in both: most of what averaging spoilt is
-# in the last layer, and that is why class statistics mend so much.
+# in the last layer, and that is why class statistics correct so much.
 
 plot_tsne(
     {name: models[name].transform(test_X[:250]) for name in ("FedAvg", "FL-FCR")},

@@ -95,7 +95,7 @@ plt.show()
 # %%
 # Left: the curve and the chosen point. Right: the model is over-confident, which does
 # not matter for a threshold, but does for anyone who reads its probabilities; a
-# calibrator mends it.
+# calibrator corrects it.
 
 # %%
 # Against the pooled rows

@@ -159,7 +159,7 @@ for text in choices["class-biased", "FedAuto"]:
 #   Under eps a method that has seen no more than noise says so and leaves the input as
 #   it is (``if_improves``).
 # - **FedMatrix** is for models that mix up certain classes, which none of these three
-#   does. **FedOPVector** is for models that one temperature does not mend and whose
+#   does. **FedOPVector** is for models that one temperature does not correct and whose
 #   decisions must stay: with exact sums it comes closer than FedTemp on the second
 #   model. **FedBBQ** assumes nothing about the form of the map and pays for it with
 #   rows. There are too few here, and under eps with 100 clients it gives up.

@@ -128,6 +128,52 @@ def derivative_sums(
     return True
 
 
+# Numbers of curvatures in `_core.c`.
+BENDS = ("none", "pair", "class", "full", "split")
+
+
+def scaling_sums(
+    clients: Any,
+    matrix: bool,
+    beta: float,
+    params: Array,
+    bend: str,
+    sums: Array,
+    curvature: Array,
+) -> bool:
+    """Add loss, slopes and curvature of vector or matrix scaling for each client.
+
+    clients: `FederatedDataset`.
+    matrix: Whether the map is a matrix; else it is a vector.
+    beta: Factor of the centred rows on which `params` act.
+    params of shape (size,) or (n_clients, size), float64: The map of all clients, or of
+        each.
+    bend: One of `BENDS`.
+    sums of shape (n_clients, 2 + size), float64: Zeros; gets rows (by weight), loss and
+        slopes.
+    curvature of shape (n_clients, n_curvature), float64: Zeros; empty with 'none'.
+    """
+    if not _usable(clients.rows) or clients.labels.dtype.kind not in "iu":
+        return False
+    weights = clients.weights
+    if weights is not None:
+        weights = weights.astype(np.float64, copy=False)
+    core.scaling_sums(
+        _aligned(clients.rows),
+        clients.order,
+        _aligned(clients.labels),
+        clients.offsets,
+        weights,
+        matrix,
+        beta,
+        np.ascontiguousarray(np.atleast_2d(params), dtype=np.float64),
+        BENDS.index(bend),
+        sums,
+        curvature,
+    )
+    return True
+
+
 def bin_counts(
     clients: Any,
     terms: tuple[int, float, float],

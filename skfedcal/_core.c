@@ -1,5 +1,5 @@
-/* The compiled core: inner loops over rows of logits. See skfedcal/_kernels.py, which is
-   the only importer and has the same functions in numpy.
+/* The compiled core: inner loops over rows of logits. See skfedcal/_compiled.py, the
+   only importer; its callers have the same functions in numpy.
 
    Needs gcc or clang (vector extensions) and IEEE arithmetic; without them the package is
    installed without this module. Every loop is compiled for several levels of instructions,
@@ -51,6 +51,21 @@ typedef struct {
     Py_ssize_t labels[GROUP], clients[GROUP];
     double beta[GROUP], weight[GROUP];
 } Group;
+
+/* Curvature that scaling_sums adds, see skfedcal/methods/scaling/rounds.py. */
+enum { BEND_NONE, BEND_PAIR, BEND_CLASS, BEND_FULL, BEND_SPLIT };
+/* Rows whose products are added together; the order of additions does not depend on it. */
+#define KEPT_ROWS 32
+
+/* Work space of one client's sums of a scaling map; rows are padded to `wide` columns. */
+typedef struct {
+    Py_ssize_t n, wide, n_left, left_size, n_right, right_size, n_slopes, n_products;
+    int matrix, bend, kept;
+    double beta;
+    int64_t *keep;
+    double *params, *slopes, *own, *products;
+    double *x, *p, *rows, *residuals, *left, *right, *memory;
+} Scaling;
 
 /* Four dense rows of single precision as columns: squares of four by four, then the rest. */
 INLINE void turn_squares(Py_ssize_t n, const char *const *rows, float *to, int step)
@@ -108,6 +123,8 @@ typedef struct {
     int (*proba_bins)(const Matrix *, const char *, int, double *, int32_t *);
     int (*odds_bins)(const Matrix *, const char *, int, double, double, double *, int32_t *);
     void (*scores)(const Matrix *, const Py_buffer *, double *, double *, double *);
+    void (*add_scaling)(Scaling *, const Matrix *, const char *, Py_ssize_t, double, double *);
+    void (*flush_scaling)(Scaling *);
 } Level;
 
 #define LEVEL plain
@@ -163,7 +180,7 @@ static int runs_here(int i)
 
 /* Arrays of the arguments of one call, released together. */
 typedef struct {
-    Py_buffer views[10];
+    Py_buffer views[12];
     int n;
 } Arrays;
 
@@ -707,6 +724,162 @@ static PyObject *scores(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssi
     return finish(&arrays);
 }
 
+/* Makes room; 0 if there is none. */
+static int start_scaling(Scaling *s)
+{
+    const Py_ssize_t half = s->n * (s->n + 1) / 2, more = (s->n + 1) * (s->n + 2) / 2;
+    s->wide = (s->n + 8) / 8 * 8; /* at least one column of padding */
+    s->n_slopes = s->wide * (s->matrix ? s->n + 4 : 2);
+    if (s->bend == BEND_FULL) {
+        s->n_left = half;
+        s->n_right = (more + 7) / 8 * 8;
+        s->left_size = (half + 15) / 8 * 8;
+        s->right_size = s->n_right + 8;
+        s->n_products = s->left_size * s->right_size;
+    }
+    else if (s->bend == BEND_PAIR || s->bend == BEND_SPLIT) {
+        s->right_size = s->left_size = s->wide * (s->bend == BEND_SPLIT ? 3 : 2);
+        s->n_products = s->right_size * s->right_size;
+    }
+    const Py_ssize_t rows = s->matrix ? KEPT_ROWS * s->wide : 0;
+    const Py_ssize_t sizes[] = {s->wide, s->wide, 3 * s->wide, s->n_slopes, s->n_slopes, s->n_products, s->wide, rows, rows, KEPT_ROWS * s->left_size, KEPT_ROWS * s->right_size};
+    double **const parts[] = {&s->x, &s->p, &s->own, &s->params, &s->slopes, &s->products, (double **)&s->keep, &s->rows, &s->residuals, &s->left, &s->right};
+    const int n_parts = sizeof sizes / sizeof *sizes;
+    Py_ssize_t total = 8;
+    for (int i = 0; i < n_parts; i++)
+        total += (sizes[i] + 7) / 8 * 8;
+    if (!(s->memory = calloc(total, sizeof(double))))
+        return 0;
+    double *at = s->memory + (64 - (uintptr_t)s->memory % 64) / 8;
+    for (int i = 0; i < n_parts; at += (sizes[i] + 7) / 8 * 8, i++)
+        *parts[i] = at;
+    return 1;
+}
+
+/* Writes the part above the diagonal of one block of products; the diagonal is `own`. */
+static double *write_upper(const Scaling *s, const double *block, const double *own, double *to)
+{
+    for (Py_ssize_t j = 0; j < s->n; j++)
+        for (Py_ssize_t k = j; k < s->n; k++)
+            *to++ = k == j && own ? own[j] : (own ? -1.0 : 1.0) * block[j * s->right_size + k];
+    return to;
+}
+
+/* Sums of a client in the order in which they are sent. */
+static void write_curvature(const Scaling *s, double *to)
+{
+    const Py_ssize_t n = s->n, wide = s->wide, step = s->right_size;
+    if (s->bend == BEND_CLASS)
+        for (int part = 0; part < 3; part++)
+            memcpy(to + part * n, s->own + part * wide, n * sizeof(double));
+    if (s->bend == BEND_FULL)
+        for (Py_ssize_t j = 0; j < s->n_left; j++)
+            memcpy(to + j * ((n + 1) * (n + 2) / 2), s->products + j * step, (n + 1) * (n + 2) / 2 * sizeof(double));
+    if (s->bend != BEND_PAIR && s->bend != BEND_SPLIT)
+        return;
+    const double *second = s->products + wide * step + wide, *third = second + wide * step + wide;
+    for (Py_ssize_t j = 0; j < n; j++) {
+        const double *line = s->products + j * step;
+        *to++ = s->own[j];
+        for (Py_ssize_t k = j + 1; k < n; k++)
+            *to++ = -line[k];
+        for (Py_ssize_t k = 0; k < n; k++)
+            *to++ = k == j ? s->own[wide + j] : -line[wide + k];
+        *to++ = s->own[2 * wide + j];
+        for (Py_ssize_t k = j + 1; k < n; k++)
+            *to++ = -second[j * step + k];
+    }
+    if (s->bend == BEND_SPLIT)
+        write_upper(s, third, NULL, write_upper(s, second, s->own + 2 * wide, to));
+}
+
+static Py_ssize_t n_bends(Py_ssize_t n, int bend)
+{
+    const Py_ssize_t pair = n * (2 * n + 1), half = n * (n + 1) / 2;
+    const Py_ssize_t sizes[] = {0, pair, 3 * n, half * ((n + 1) * (n + 2) / 2), pair + 2 * half};
+    return sizes[bend];
+}
+
+/* Returns what does not fit, or NULL. */
+static const char *add_scalings(const Matrix *m, const Loop *loop, Scaling *s, const Py_buffer *given, const Py_buffer *out, const Py_buffer *bends)
+{
+    const Py_ssize_t n_clients = length(loop->offsets) - 1, n = length(loop->labels), lines = s->matrix ? s->n + 1 : 2;
+    const int shared = given->shape[0] == 1;
+    for (Py_ssize_t c = 0; c < n_clients; c++) {
+        const Py_ssize_t start = whole_number(loop->offsets, c), stop = whole_number(loop->offsets, c + 1);
+        double *to = (double *)out->buf + c * (2 + lines * s->n);
+        if (start < 0 || stop > n || (!loop->order && stop > m->rows))
+            return "offsets are out of range";
+        if (start >= stop)
+            continue;
+        for (Py_ssize_t j = 0; j < lines; j++)
+            memcpy(s->params + j * s->wide, (const double *)given->buf + ((shared ? 0 : c) * lines + j) * s->n, s->n * sizeof(double));
+        memset(s->slopes, 0, s->n_slopes * sizeof(double));
+        memset(s->own, 0, 3 * s->wide * sizeof(double));
+        memset(s->products, 0, s->n_products * sizeof(double));
+        for (Py_ssize_t i = start; i < stop; i++) {
+            const Py_ssize_t at = loop->order ? whole_number(loop->order, i) : i, label = whole_number(loop->labels, i);
+            if (at < 0 || at >= m->rows)
+                return "order is out of range";
+            if (label < 0 || label >= m->columns)
+                return "a label is out of range";
+            level->add_scaling(s, m, m->data + at * m->down, label, loop->weights ? real_number(loop->weights, i) : 1.0, to);
+        }
+        level->flush_scaling(s);
+        for (Py_ssize_t j = 0; j < lines; j++)
+            memcpy(to + 2 + j * s->n, s->slopes + j * s->wide, s->n * sizeof(double));
+        if (s->bend)
+            write_curvature(s, (double *)bends->buf + c * bends->shape[1]);
+    }
+    return NULL;
+}
+
+/* scaling_sums(rows, order, labels, offsets, weights, matrix, beta, params, bend, sums, curvature)
+
+   params (1 or n_clients, size): the scale or the columns of the matrix, then the bias, which
+   act on centred rows times beta. sums (n_clients, 2 + size), zeros, get the number of
+   rows by weight, loss and slopes; curvature (n_clients, ...) what `bend` asks for, zeros too. */
+static PyObject *scaling_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 11) < 0)
+        return NULL;
+    const long bend = PyLong_AsLong(args[8]);
+    Scaling s = {.matrix = PyObject_IsTrue(args[5]), .beta = PyFloat_AsDouble(args[6]), .bend = (int)bend};
+    Loop loop = {.step = 1};
+    const Py_buffer *params, *sums, *bends;
+    if (!PyErr_Occurred() && (loop.rows = take(&arrays, args[0], "fd", 2, 0, "rows"))
+        && (args[1] == Py_None || (loop.order = take(&arrays, args[1], INTEGERS, 1, 0, "order")))
+        && (loop.labels = take(&arrays, args[2], INTEGERS, 1, 0, "labels"))
+        && (loop.offsets = take(&arrays, args[3], INTEGERS, 1, 0, "offsets"))
+        && (args[4] == Py_None || (loop.weights = take(&arrays, args[4], "d", 1, 0, "weights")))
+        && (params = take(&arrays, args[7], "d", 2, DENSE, "params"))
+        && (sums = take(&arrays, args[9], "d", 2, DENSE | PyBUF_WRITABLE, "sums"))
+        && (bends = take(&arrays, args[10], "d", 2, DENSE | PyBUF_WRITABLE, "curvature"))) {
+        const Matrix m = matrix_of(loop.rows);
+        const Py_ssize_t n_clients = length(loop.offsets) - 1, size = m.columns * (s.matrix ? m.columns + 1 : 2);
+        const char *fault = NULL;
+        s.n = m.columns;
+        if (n_clients < 0 || m.columns < 1 || bend < 0 || bend > BEND_SPLIT || params->shape[1] != size
+            || (params->shape[0] != 1 && params->shape[0] != n_clients) || sums->shape[0] != n_clients
+            || sums->shape[1] != size + 2 || bends->shape[0] != n_clients || bends->shape[1] != n_bends(m.columns, s.bend)
+            || (loop.weights && length(loop.weights) != length(loop.labels))
+            || (loop.order && length(loop.order) < length(loop.labels)))
+            fault = "arrays do not fit together";
+        else if (!start_scaling(&s))
+            PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            fault = add_scalings(&m, &loop, &s, params, sums, bends);
+            Py_END_ALLOW_THREADS
+        }
+        free(s.memory);
+        if (fault)
+            PyErr_SetString(PyExc_IndexError, fault);
+    }
+    return finish(&arrays);
+}
+
 static PyMethodDef METHODS[] = {
     {"use", use, METH_O, "Choose a level by name."},
     {"levels", levels, METH_NOARGS, "Names of the levels that run here, best first."},
@@ -717,6 +890,7 @@ static PyMethodDef METHODS[] = {
     {"bin_values", (PyCFunction)(void (*)(void))bin_values, METH_FASTCALL, "Values of bins."},
     {"encode_sum", (PyCFunction)(void (*)(void))encode_sum, METH_FASTCALL, "Sum of encoded rows."},
     {"scores", (PyCFunction)(void (*)(void))scores, METH_FASTCALL, "Losses of rows."},
+    {"scaling_sums", (PyCFunction)(void (*)(void))scaling_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -50,6 +50,7 @@ INLINE FN(vf) FN(log_f)(FN(vf) x)
 #undef RN
 
 #include "_core_bins.h"
+#include "_core_scaling.h"
 
 static void FN(map)(int kind, const void *from, void *to, Py_ssize_t size)
 {
@@ -85,4 +86,6 @@ static const Level FN(level) = {
     FN(proba_bins),
     FN(odds_bins),
     FN(scores),
+    FN(add_scaling),
+    FN(flush_scaling),
 };

@@ -79,7 +79,7 @@ documented = SharedDocs(
     delta : float, default=None
         Delta of (eps, delta) differential privacy; None is ``min(1e-5, 1 / (10 K))``
         for K clients.
-    privacy : CentralDP or SecureAggregation, default=None
+    privacy : CentralDP, DistributedDP or SecureAggregation, default=None
         Privacy model to use instead of `eps` and `delta`.
     ledger : PrivacyLedger, default=None
         Ledger that is charged before any client is contacted.

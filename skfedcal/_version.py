@@ -1,3 +1,3 @@
 """Version of the package; read by the build."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"

@@ -22,6 +22,14 @@ from skfedcal import (
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import BlockSpec
 from skfedcal.methods.buckets import ClassBins
+from skfedcal.methods.scaling.families import MatrixMap, VectorMap
+from skfedcal.methods.scaling.rounds import (
+    ClassCurvature,
+    FullCurvature,
+    PairCurvature,
+    PooledFit,
+    SplitCurvature,
+)
 from skfedcal.methods.temperature.moments import derivative_sums
 from skfedcal.privacy.codec import BlockCode
 
@@ -175,6 +183,129 @@ def test_a_row_has_the_same_bits_beside_any_others(n_columns, dtype):
     clients = dataset(rows[::-1], labels, [1] * 57, order=turned)
     sums, _ = derivative_sums(clients, 1.3, 5, dtype)
     assert sums.tobytes() == one_each.tobytes()
+
+
+# Families with every curvature that the core has of them.
+BENT = [
+    (family, curvature)
+    for family, curvatures in (
+        (VectorMap(), (PairCurvature(), ClassCurvature())),
+        (MatrixMap(), (FullCurvature(), SplitCurvature())),
+    )
+    for curvature in curvatures
+]
+over_bent = pytest.mark.parametrize(
+    ("family", "curvature"), BENT, ids=[curvature.name for _, curvature in BENT]
+)
+SIZES = [0, 3, 100, 1, 0, 99]
+
+
+def scaled_answer(monkeypatch, clients, family, curvature, beta=0.8):
+    """Loss, slopes and curvature at parameters beside the identity."""
+    name = "skfedcal.methods.scaling.rounds.curvature_of"
+    monkeypatch.setattr(name, lambda family, n_classes: (curvature, True))
+    n_classes = clients.rows.shape[1]
+    start = family.start(n_classes)
+    move = np.random.default_rng(n_classes).normal(size=start.shape) / n_classes
+    broadcast = {
+        "n_classes": np.asarray(n_classes),
+        "beta": np.asarray(beta),
+        "params": start + move,
+        "bend": np.asarray(True),
+    }
+    return PooledFit(family, (1.0,) * 3).query(broadcast, clients)
+
+
+def bytes_of(answer):
+    return {name: value.tobytes() for name, value in answer.items()}
+
+
+@needs_core
+@pytest.mark.usefixtures("best_level")
+@pytest.mark.parametrize("n_columns", [1, 2, 3, 7, 8, 9, 15, 16, 17, 31])
+@over_bent
+def test_scaling_has_the_same_bits_at_every_level_and_the_sums_of_numpy(
+    monkeypatch, family, curvature, n_columns
+):
+    rows, labels = hard_rows(203, n_columns, np.float32)
+    weights = np.random.default_rng(0).random(203)
+    weights[::9] = 0
+    clients = dataset(rows, labels, SIZES, weights)
+    found = []
+    for level in _compiled.levels():
+        _compiled.core.use(level)
+        found.append(scaled_answer(monkeypatch, clients, family, curvature))
+    assert all(bytes_of(other) == bytes_of(found[0]) for other in found)
+    monkeypatch.setattr(_compiled, "core", None)
+    exact = scaled_answer(monkeypatch, clients, family, curvature)
+    assert exact.keys() == found[0].keys()
+    for name, value in exact.items():
+        # p - p^2 is a small difference where p is near 1.
+        size = np.abs(value).max(initial=1e-300)
+        np.testing.assert_allclose(found[0][name] / size, value / size, atol=1e-13)
+
+
+@needs_core
+@over_bent
+def test_scaling_sums_depend_on_the_rows_of_the_client_only(
+    monkeypatch, family, curvature
+):
+    rows, labels = hard_rows(203, 11, np.float64)
+    whole = scaled_answer(monkeypatch, dataset(rows, labels, SIZES), family, curvature)
+    mirror = np.arange(203)[::-1]
+    for other in (
+        dataset(np.asfortranarray(rows), labels, SIZES),
+        dataset(rows[::-1], labels, SIZES, order=mirror),
+    ):
+        answer = scaled_answer(monkeypatch, other, family, curvature)
+        assert bytes_of(answer) == bytes_of(whole)
+    for i, start in enumerate(np.cumsum([0, *SIZES])[:-1]):
+        own = slice(start, start + SIZES[i])
+        alone = dataset(rows[own], labels[own], [SIZES[i]])
+        answer = scaled_answer(monkeypatch, alone, family, curvature)
+        for name in whole:
+            assert answer[name].tobytes() == whole[name][i].tobytes()
+
+
+@over_bent
+def test_scaling_of_rows_without_a_number_has_no_number(
+    either, monkeypatch, family, curvature
+):
+    rows = np.zeros((3, 4))
+    rows[1, 2], rows[2, 0] = np.nan, np.inf
+    clients = dataset(rows, np.zeros(3, int), [1, 1, 1])
+    with np.errstate(invalid="ignore"):
+        answer = scaled_answer(monkeypatch, clients, family, curvature)
+    assert np.isfinite(answer["loss"][0]).all()
+    assert np.isnan(answer["loss"][1:, 1]).all()
+
+
+@needs_core
+def test_scaling_refuses_arrays_that_do_not_fit():
+    rows, labels, offsets = np.zeros((4, 3)), np.zeros(4, int), np.array([0, 4])
+    good = [rows, None, labels, offsets, None, False, 1.0, np.ones((1, 6)), 1]
+    good += [np.zeros((1, 8)), np.zeros((1, 21))]
+    _compiled.core.scaling_sums(*good)
+    for place, other in (
+        (1, np.arange(3)),
+        (1, np.array([0, 1, 2, 4])),
+        (2, np.array([0, 0, 0, 3])),
+        (2, np.array([0, 0, 0, -1])),
+        (3, np.array([0, 5])),
+        (3, np.array([-1, 4])),
+        (4, np.ones(3)),
+        (5, True),
+        (7, np.ones((1, 7))),
+        (7, np.ones((2, 6))),
+        (8, 5),
+        (8, 3),
+        (9, np.zeros((2, 8))),
+        (10, np.zeros((1, 20))),
+    ):
+        with pytest.raises(IndexError, match=r"fit together|out of range"):
+            _compiled.core.scaling_sums(
+                *[other if i == place else arg for i, arg in enumerate(good)]
+            )
 
 
 @pytest.mark.parametrize("n_columns", [2, 3, 10, 49, 130])

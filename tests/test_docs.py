@@ -16,9 +16,18 @@ from skfedcal.methods.registry import BUILT_IN
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 README = DOCS.parent / "README.md"
-PAGES = [DOCS / "index.rst", *sorted(DOCS.glob("guide/*.rst"))]
+GUIDE = sorted(DOCS.glob("guide/*.rst"))
+RECORDS = sorted([*DOCS.glob("reference/*.rst"), *DOCS.glob("research/*.rst")])
+PAGES = [DOCS / "index.rst", *GUIDE, *RECORDS]
 # Whole commands stand on these; others speak of commands in part.
-WITH_COMMANDS = [README, *DOCS.glob("index.rst"), *DOCS.glob("guide/[ps]*.rst")]
+WITH_COMMANDS = [
+    README,
+    DOCS / "index.rst",
+    *DOCS.glob("guide/[ps]*.rst"),
+    *DOCS.glob("guide/howto_*.rst"),
+    *DOCS.glob("guide/operations.rst"),
+    *RECORDS,
+]
 ROOMS = (
     "",
     ".compose",
@@ -39,11 +48,17 @@ ROOMS = (
 pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="no docs in this copy")
 
 
+def test_the_guide_stays_short():
+    """A reader in a hurry; research records and reference pages are not counted."""
+    words = sum(len(page.read_text(encoding="utf-8").split()) for page in GUIDE)
+    assert words <= 25_000
+
+
 # One worker for all pages: they share no state, but import costs more than they do.
 @pytest.mark.xdist_group("docs")
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: f"{p.parent.name}-{p.stem}")
 def test_snippets_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import skfedcal
+from skfedcal.cli._main import build_parser
 
 yaml = pytest.importorskip("yaml")
 
@@ -136,6 +137,54 @@ def test_citation_has_its_required_keys_and_the_version():
     assert citation["authors"]
     assert citation["version"] == skfedcal.__version__
     assert citation["license"] == "BSD-3-Clause"
+
+
+def test_one_version_and_one_date():
+    version = skfedcal.__version__
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest, *older = re.findall(r"^## (\S+) \((\S+)\)$", text, flags=re.MULTILINE)
+    assert newest == (version, str(load("CITATION.cff")["date-released"]))
+    # Dates go down.
+    dates = [date for _, date in [newest, *older]]
+    assert dates == sorted(dates, reverse=True)
+
+
+def conda_recipe():
+    """The recipe, with the few templates that it has filled in."""
+    text = (ROOT / "conda" / "meta.yaml").read_text(encoding="utf-8")
+    (version,) = re.findall(r'{% set version = "(.*)" %}', text)
+    text = re.sub(r"{%.*%}\n", "", text).replace("{{ version }}", version)
+    text = text.replace("{{ PYTHON }}", "python").replace('{{ compiler("c") }}', "cc")
+    assert "{{" not in text
+    return yaml.safe_load(text)
+
+
+def test_the_conda_recipe_has_the_requirements_of_the_project():
+    recipe = conda_recipe()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    metadata = project["project"]
+    assert recipe["package"] == {"name": "skfedcal", "version": skfedcal.__version__}
+    run = {entry.replace(" ", "") for entry in recipe["requirements"]["run"]}
+    assert run == {*metadata["dependencies"], f"python{metadata['requires-python']}"}
+    host = {entry.replace(" ", "") for entry in recipe["requirements"]["host"]}
+    assert {*project["build-system"]["requires"]} <= host
+    (entry,) = recipe["build"]["entry_points"]
+    name, _, target = entry.partition(" = ")
+    assert metadata["scripts"] == {name: target}
+    assert recipe["about"]["license"] == metadata["license"]
+    assert recipe["about"]["summary"] == metadata["description"]
+    for command in recipe["test"]["commands"]:
+        program, *words = shlex.split(command)
+        parser = build_parser()
+        assert program == "skfedcal"
+        if words != ["--version"]:
+            assert parser.parse_args(words).command.name == words[0]
+
+
+def test_no_host_is_invented():
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "urls" not in metadata  # until there is a public place
+    assert "url" not in load("CITATION.cff")
 
 
 @pytest.mark.parametrize("name", ["bug", "feature", "documentation"])

@@ -1,4 +1,4 @@
-"""Write docs/guide/one_round.inc: a row through a fit and back, from a real trace.
+"""Write docs/reference/one_round.inc: a row through a fit and back, from a real trace.
 
 ``python docs/_ext/one_round.py`` writes the file; a test compares it with the code.
 """
@@ -23,7 +23,7 @@ from skfedcal.federation import InProcess, collecting, endpoint
 from skfedcal.methods import base
 from skfedcal.privacy import codec, ledger, mechanisms, models
 
-TARGET = Path(__file__).parents[1] / "guide" / "one_round.inc"
+TARGET = Path(__file__).parents[1] / "reference" / "one_round.inc"
 ROOT = Path(skfedcal.__file__).parents[1]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import sys
 import time
 import warnings
@@ -50,6 +51,7 @@ class Console:
 
     def warning(self, text: str) -> None:
         """Print a warning on one line, once."""
+        text = in_flags(text)
         if text not in self._warned:
             self._warned.add(text)
             to_stderr(f"skfedcal: warning: {one_line(text)}")
@@ -95,6 +97,39 @@ def send_nowhere(stream: TextIO) -> None:
 def one_line(text: str) -> str:
     """Return the text with all white space as single blanks."""
     return " ".join(text.split())
+
+
+# What messages of the library call a parameter, and what the command line calls it.
+_FLAGS = (
+    (r"; if_improves=False (applies the map|uses temperature_)", ""),
+    (r"\bhold_back=True\b", "--hold-back"),
+    (r"\bhold_back=False\b", "--no-hold-back"),
+    (r"\binput_type='(\w+)'", r"--input \1"),
+    (r"[Pp]ass client_ids or a list of clients", "Pass --columns client=NAME"),
+    (r"\bpass a delta (far below [^,]+), or None",
+     r"pass a --delta \1, or leave it out"),
+    (r"\bor eps=None for no privacy", "or --eps none for no privacy"),
+    (r", one per column of X; or pass 'uniform', 'private' or None",
+     ", one per class with commas; or pass uniform or private, or leave it out"),
+    (r"unit='example' \(CentralDP\(eps, unit='example'\)\)", "--unit example"),
+    (r"(?<![\w(])(?:CentralDP|DistributedDP)\(eps, unit='example'\)",
+     r"\g<0> in Python"),
+    (r" Pass a dict of name and calibrator for others\.", ""),
+    (r"(?<![\w-])n_(classes|clients|rows)=", r"--\1 "),
+    (r"FederatedRunner\(cohort_size=(\d+)\)", r"--cohort \1"),
+    (r"(?<![\w-])(n_bins|n_levels)=",
+     lambda found: f"--{found[1].replace('_', '-')} "),
+    (r"(?<![\w-])class_prior=", "--class-prior "),
+    (r"(?<![\w-])(eps|delta)=(?=[\d.])", r"--\1 "),
+    (r"(?<![\w-])random_state\b", "--seed"),
+)  # fmt: skip
+
+
+def in_flags(text: str) -> str:
+    """Return a message of the library with the options of the command line."""
+    for pattern, flag in _FLAGS:
+        text = re.sub(pattern, flag, text)
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +197,12 @@ def eps_number(text: str) -> float | None:
     """Read a privacy budget; ``none`` and ``inf`` mean no noise."""
     if text.lower() in ("none", "inf"):
         return None
-    return positive_number(text)
+    value = positive_number(text)
+    if not 1e-100 <= value <= 1e100:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is out of range; pass a number from 1e-100 to 1e100, or none"
+        )
+    return value
 
 
 def positive_number(text: str) -> float:

@@ -103,7 +103,8 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="ROLE=NAME",
         help="names of columns or arrays that are not the usual ones, such as "
-        "labels=y client=hospital logits=score_ (of a table: how the names begin)",
+        "labels=y client=hospital logits=score_ (of a table: how the names begin, or "
+        "all of them in the order of the classes: logits=cat,dog,owl)",
     )
     parser.add_argument(
         "--input",
@@ -131,7 +132,15 @@ def read_columns(args: argparse.Namespace) -> dict[str, str] | None:
         if not (role and mark and name):
             text = f"{role}{mark}{name}"
             raise UsageError(f"--columns {text}: expected ROLE=NAME, as in labels=y")
-    return {role: name for role, _, name in pairs}
+    names = {role: name for role, _, name in pairs}
+    if len(names) < len(pairs):
+        raise UsageError(f"--columns {' '.join(args.columns)}: a role is given twice.")
+    from skfedcal.clients.file_formats import check_roles
+
+    try:
+        return check_roles(names)
+    except ValueError as error:
+        raise UsageError(f"--{error}") from error
 
 
 def _read(args: argparse.Namespace) -> tuple[dict[str, np.ndarray], set[str]]:

@@ -19,6 +19,7 @@ from skfedcal.cli._command import (
     EmptyAnswerError,
     UsageError,
     add_common_options,
+    in_flags,
     one_line,
     send_nowhere,
     to_stderr,
@@ -218,7 +219,7 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         where = "" if error.filename is None else f"{error.filename}: "
         return f"{where}{error.strerror}"
-    return one_line(str(error)) or type(error).__name__
+    return in_flags(one_line(str(error))) or type(error).__name__
 
 
 def _flush() -> None:

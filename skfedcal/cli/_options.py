@@ -83,6 +83,11 @@ def check_privacy(args: argparse.Namespace) -> None:
         raise UsageError(
             "--budget needs --ledger PATH, the file that records what is spent."
         )
+    if args.budget is not None and args.budget[1] >= 1:
+        raise UsageError(
+            f"--budget {args.budget[0]:g} {args.budget[1]:g}: DELTA is not below 1; "
+            "1e-5 is usual."
+        )
     if args.ledger is not None and args.seed is not None:
         raise UsageError(
             "--ledger cannot be combined with --seed: repeatable noise gives no "

@@ -7,7 +7,6 @@ from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from skfedcal._sklearn_compat import num_samples
 from skfedcal.clients.arrays import (
     clear_errors,
     distinct,
@@ -21,7 +20,9 @@ from skfedcal.clients.forms import (
     assume_labels_public,
     check_column_names,
     client_rows,
+    n_labels,
     parse_clients,
+    uniform_blocks,
 )
 
 __all__ = [
@@ -99,7 +100,10 @@ def _pool(raw, estimator):
             X, y = from_tensor(raw.X[0]), as_vector(from_tensor(raw.y[0]), warn=True)
             check_consistent_length(X, y)
         return X, _check_y(y, estimator), [len(y)]
-    sizes = [num_samples(labels) for labels in raw.y]
+    if (uniform := uniform_blocks(raw)) is not None:
+        rows = join(uniform[0], "Features")
+        return rows, _check_y(join(raw.y, "Labels"), estimator), uniform[1]
+    sizes = [n_labels(labels) for labels in raw.y]
     columns = getattr(raw.X[0], "columns", None)
     blocks: list[np.ndarray] = []
     labels: list[np.ndarray] = []

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Mapping
 from math import isnan
 from pathlib import Path
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -67,7 +68,9 @@ def read_csv(path, names):
             stream.seek(0)
             lines = list(csv.reader(stream, delimiter=mark))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is not a CSV file: {error}") from error
+        raise ValueError(
+            f"{path} is not a CSV file in UTF-8: {error}. Save it as UTF-8."
+        ) from error
     if len(lines) < 2:
         raise ValueError(f"{path} needs a line of column names and lines of rows.")
     header, rows = [name.strip() for name in lines[0]], lines[1:]
@@ -155,6 +158,10 @@ def _score_columns(columns, path, names):
             taken |= {*usual} & {*columns}
     for role in ("logits", "proba"):
         if role in names:
+            listed = [name.strip() for name in names[role].split(",")]
+            if len(listed) > 1 and names[role] not in columns:
+                _check_listed(listed, columns, taken, path)
+                return listed, role == "proba", listed
             found = [n for n in columns if n.startswith(names[role]) and n not in taken]
             if not found:
                 raise missing(path, "column that begins with", names[role], columns)
@@ -166,8 +173,23 @@ def _score_columns(columns, path, names):
     raise ValueError(
         f"{path} needs columns of scores, such as logit_0, logit_1 or proba_0, "
         f"proba_1; it has {', '.join(list(columns)[:20])}. Rename them, or pass "
-        "columns (--columns) with what their names begin with, such as logits=score_."
+        "columns (--columns) with what their names begin with, such as logits=score_, "
+        "or with all of them in the order of the classes, such as logits=cat,dog."
     )
+
+
+def _check_listed(listed, columns, taken, path):
+    """Refuse score columns that are absent, given twice, or something else."""
+    for name in listed:
+        if name not in columns:
+            raise missing(path, "column", name, columns)
+        if name in taken:
+            raise ValueError(
+                f"{path}: column {name!r} is given as a score, but it is the label, "
+                "the client or the split. Name those columns too, such as labels=y."
+            )
+    if len(set(listed)) < len(listed):
+        raise ValueError(f"{path}: score columns are given twice: {listed}.")
 
 
 def _numbered(name, start):
@@ -204,9 +226,10 @@ def _numbers(values, name, path):
             try:
                 _number(value)
             except (TypeError, ValueError):
+                comma = " Write decimals with a point." if "," in str(value) else ""
                 raise ValueError(
                     f"{path}: row {line - 1} of column {name!r} is {value!r}, not a "
-                    "number."
+                    f"number.{comma}"
                 ) from None
         raise
     return found
@@ -324,6 +347,11 @@ def _read_file(path, max_bytes, names):
         return read_parquet(path, names)
     if ending == ".npy":
         return _read_npy_set(path, names)
+    if ending not in ENDINGS and not is_zipfile(path):
+        known = ", ".join(ENDINGS)
+        raise ValueError(
+            f"{path}: the ending {ending!r} is not known. Expected {known}."
+        )
     wanted = {*SCORE_NAMES, "labels", *CLIENT_NAMES, *names.values()}
     wanted |= {f"val_{name}" for name in wanted} | {"client_names", CLASS_NAMES}
     arrays, found = read_npz(path, wanted, max_bytes)

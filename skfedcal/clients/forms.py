@@ -271,6 +271,8 @@ def parse_clients(X, y=None, client_ids=None, sample_weight=None, *, what="logit
 
 
 def _is_vector(value):
+    if type(value) is np.ndarray:
+        return value.ndim > 0
     # A list may be ragged, of which numpy refuses to give the dimensions.
     return isinstance(value, (list, tuple)) or (
         not isinstance(value, (str, bytes)) and np.ndim(value) > 0
@@ -456,7 +458,10 @@ def _pool(raw):
             None if raw.weights is None else _check_weights(raw.weights[0], len(y))
         )
         return X, _check_y(y), weights, [len(y)]
-    sizes = [num_samples(labels) for labels in raw.y]
+    if raw.weights is None and (uniform := uniform_blocks(raw)) is not None:
+        rows = join_blocks(uniform[0], "Logits")
+        return rows, _check_y(join(raw.y, "Labels")), None, uniform[1]
+    sizes = [n_labels(labels) for labels in raw.y]
     names = getattr(raw.X[0], "columns", None)
     blocks: list[np.ndarray] = []
     labels: list[np.ndarray] = []
@@ -471,13 +476,44 @@ def _pool(raw):
             parts.append(_check_weights(raw.weights[i], sizes[i], name))
     if not blocks:
         raise ValueError("Found 0 samples: every client is empty.")
-    rows = _adjacent(blocks)
-    if rows is None:
-        rows = join(blocks, "Logits")
+    rows = join_blocks(blocks, "Logits")
     if names is not None:
         rows = type(raw.X[0])(rows, columns=names)
     pooled = np.concatenate(parts) if parts else None
     return rows, _check_y(column_or_1d(join(labels, "Labels"))), pooled, sizes
+
+
+def n_labels(labels):
+    """Number of labels; scikit-learn asks every list whether it is a table."""
+    return len(labels) if type(labels) in (list, tuple) else num_samples(labels)
+
+
+def uniform_blocks(raw):
+    """Matrices that hold rows, and all sizes; None where clients need a check each.
+
+    Clients are uniform if they hold plain arrays, matrices of one type and width and as
+    many labels of one axis.
+    """
+    if {*map(type, raw.X), *map(type, raw.y)} != {np.ndarray}:
+        return None
+    shapes = [block.shape for block in raw.X]
+    first = raw.X[0]
+    uniform = (
+        first.ndim == 2
+        and first.dtype.kind in "biuf"
+        and {shape[1:] for shape in shapes} == {first.shape[1:]}
+        and [shape[:1] for shape in shapes] == [labels.shape for labels in raw.y]
+        and {block.dtype for block in raw.X} == {first.dtype}
+        and len({labels.dtype for labels in raw.y}) == 1
+    )
+    blocks = [block for block in raw.X if len(block)] if uniform else []
+    return (blocks, [shape[0] for shape in shapes]) if blocks else None
+
+
+def join_blocks(blocks, what):
+    """One array over the rows of all blocks, without a copy where it can be."""
+    rows = _adjacent(blocks)
+    return join(blocks, what) if rows is None else rows
 
 
 def client_rows(X, what, name, size):
@@ -527,14 +563,13 @@ def _check_client(raw, i, name, size, blocks, columns):
 
 def _adjacent(blocks):
     """One array over blocks that lie behind each other in memory, else None."""
-    first, owner = blocks[0], _owner(blocks[0])
+    first, owner, dtype = blocks[0], _owner(blocks[0]), blocks[0].dtype
     address = first.__array_interface__["data"][0]
     for block in blocks:
-        here = block.__array_interface__["data"][0]
         if (
-            here != address
-            or _owner(block) is not owner
-            or block.dtype != first.dtype
+            _owner(block) is not owner
+            or block.__array_interface__["data"][0] != address
+            or block.dtype != dtype
             or not block.flags.c_contiguous
         ):
             return None

@@ -48,6 +48,10 @@ METRICS = ("accuracy", "brier", "log_loss", "roc_auc")
 _HEIGHT = 8
 # Shares of eps for the counts of the two scores and for the squares of the differences.
 _SHARES = (0.4, 0.4, 0.2)
+# Rows that the variance of a difference of accuracies counts in addition, one for and
+# one against the second score, so that an interval of few changed rows is not a
+# point (Bonett and Price, 2012, adjusted Wald interval of paired proportions).
+_ADDED_CHANGES = 2.0
 # Largest difference of log losses under privacy; larger ones are cut.
 _LOG_BOUND = 2.0
 
@@ -117,8 +121,19 @@ def federated_compare_scores(
     -----
     Under privacy the square of a client's difference is released too, with a bound of
     its own, so that the interval is for clients whatever the number of their rows.
+    The exact interval of 'accuracy' counts one more changed row in each direction [1]_,
+    so that it is not a point where no prediction changes. The other metrics have no
+    such rule: if the difference comes from less than about one row in a hundred, have
+    more than 16 clients.
+
     'roc_auc' takes three releases: counts of both scores, with 40 % of eps each, and
     the squares of the differences of their influence values.
+
+    References
+    ----------
+    .. [1] D. Bonett and R. Price. Adjusted Wald confidence interval for a difference of
+       binomial proportions based on paired data. Journal of Educational and Behavioral
+       Statistics 37(4), 2012.
 
     Examples
     --------
@@ -249,7 +264,9 @@ def mean_difference(
     state = found.state
     rows = max(float(state.sums[2]), 1.0)
     value = float(state.sums[0]) / rows
-    spread = _spread(state, rows, statistic.private, chosen)
+    rare = metric == "accuracy" and settings["weighting"] == "example"
+    added = _ADDED_CHANGES if rare else 0.0
+    spread = _spread(state, rows, statistic.private, chosen, added)
     noise = float(state.noise[0] + value**2 * state.noise[2]) / rows**2
     limit = bound if statistic.private or metric != "log_loss" else np.inf
     out = Found(value, spread, noise, limit, found.report)
@@ -259,9 +276,12 @@ def mean_difference(
 
 
 def _spread(
-    state: PairedState, rows: float, private: bool, population: str
+    state: PairedState, rows: float, private: bool, population: str, added: float = 0.0
 ) -> tuple[float, float, float]:
-    """Sampling variance of a mean, its degrees of freedom and its design effect."""
+    """Sampling variance of a mean, its degrees of freedom and its design effect.
+
+    added: Variance of the total that exact sums get in addition.
+    """
     if private:
         # One standard deviation of its noise more, so that noise does not make it too
         # small; the mean is not taken off, which makes it an upper bound.
@@ -278,8 +298,8 @@ def _spread(
         ),
     )
     if population == "rows":
-        return alone / (rows * max(rows - 1, 1.0)), np.inf, 1.0
-    return found / rows**2, free, found / alone if alone else 1.0
+        return (alone + added) / (rows * max(rows - 1, 1.0)), np.inf, 1.0
+    return (found + added) / rows**2, free, found / alone if alone else 1.0
 
 
 def _areas(

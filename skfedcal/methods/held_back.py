@@ -1,4 +1,4 @@
-"""Do no harm: a fit is compared with its input on rows that it has not seen.
+"""Compare a fit with its input on rows that the fit has not seen.
 
 Each client holds back a fifth of its rows by a public hash (`own_rows.held_back_rows`).
 `HeldBackFit` is any algorithm on the other rows; `MapLosses` sums the losses of rows

@@ -258,7 +258,7 @@ class PrivacyReport:
     clip: dict[str, float | None] = field(default_factory=dict)
     unit: str = "client"
     adjacency: str = "zero-out"
-    trust: str = "secure sums: the server sees the exact sum over clients"
+    trust: str = "exact: the server sees the sum over clients without noise"
     secure: bool = False
     accountant: str = "none"
     n_rounds: int = 0

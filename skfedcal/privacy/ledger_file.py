@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from skfedcal._files import as_path
@@ -28,6 +29,17 @@ GENESIS = "0" * 64
 ENTRY_KEYS = frozenset({"event", "label", "population", "mode", "run_id", "details"})
 RECORD_KEYS = ENTRY_KEYS | {"v", "id", "n", "t", "hash"}
 MODES = ("secure", "simulation")
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "event": dict,
+    "label": str,
+    "population": str,
+    "mode": str,
+    "run_id": (str, NoneType),
+    "details": (dict, NoneType),
+    "id": str,
+    "t": (int, float),
+    "hash": str,
+}
 # Mode of a record that is no debit: from here on the budget is a larger one.
 RAISE = "raise"
 Budget = tuple[float, float]
@@ -80,6 +92,10 @@ def check(record: object, raw: bytes, records: list[Record]) -> Record:
         raise LedgerCorruptedError(f"has the unknown version {record['v']!r}")
     if record.keys() != RECORD_KEYS:
         raise LedgerCorruptedError("is not a ledger record")
+    if any(not isinstance(record[k], kind) for k, kind in _KINDS.items()):
+        raise LedgerCorruptedError("is not a ledger record")
+    if record["mode"] not in (*MODES, RAISE, EXACT):
+        raise LedgerCorruptedError(f"has the unknown mode {record['mode']!r:.40}")
     if record["n"] != len(records):
         raise LedgerCorruptedError(f"has number {record['n']}, not {len(records)}")
     try:
@@ -232,7 +248,12 @@ class Totals:
         account = self.accounts.setdefault(record["population"], Account())
         account.add(event)
         account.unit = account.unit or unit_of(record)
-        self._tighten((record["details"] or {}).get("budget"))
+        try:
+            self._tighten((record["details"] or {}).get("budget"))
+        except ValueError as error:
+            raise LedgerCorruptedError(
+                f"{where}, line {record['n'] + 1}: {error}"
+            ) from error
         if record["run_id"] is not None:
             self.runs[record["run_id"]] = record
 
@@ -240,7 +261,7 @@ class Totals:
         """Keep the smallest budget that a record was made under."""
         if budget is None:
             return
-        eps, delta = (float(value) for value in budget)
+        eps, delta = check_budget(budget)
         if (eps, delta) == self._before_raise:
             # A process that was not told of the raise yet does not take it back.
             return

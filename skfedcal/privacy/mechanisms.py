@@ -127,7 +127,13 @@ class NoisySum:
             population=self._population,
             mode="secure" if self.secure else "simulation",
             run_id=run_id,
-            details={"unit": self.unit, "n_units": self._n_units, **details},
+            details={
+                "unit": self.unit,
+                "n_units": self._n_units,
+                "adjacency": self._adjacency,
+                "trust": self._trust,
+                **details,
+            },
         )
 
     def report(self) -> PrivacyReport:

@@ -103,8 +103,10 @@ class PrivacyModel(Protocol):
 class SecureAggregation(FrozenParams):
     """Exact sums over clients and no noise: what ``eps=None`` means.
 
-    The server sees the sum and no client's contribution by itself. The sum may still
-    reveal information about a client: this is not differential privacy.
+    Sites mask their answers, so that the server sees the sum and no answer by itself.
+    Where all clients are rows of one process, nothing is masked: whoever runs it has
+    the rows. The sum may reveal information about a client: this is not differential
+    privacy.
 
     Examples
     --------

@@ -329,15 +329,21 @@ class BaseTrainer(
         )
 
     def _make_algorithm(self, network, clients, model, runner, entropy):
+        batch_size = None if self.batch_size is None else int(self.batch_size)
         training = ClientTraining(
             network,
             _settings.make_objective(self.loss, self.penalties),
             _settings.make_local(self, draw_seed(entropy, Stream.ROW_ORDER)),
             epochs=int(self.local_epochs),
-            batch_size=None if self.batch_size is None else int(self.batch_size),
+            batch_size=batch_size,
             correction=self.correction,
             cohort_size=_settings.choose_cohort(
-                self.cohort_size, network, model, secure=entropy.secure
+                self.cohort_size,
+                network,
+                clients,
+                batch_size,
+                model,
+                secure=entropy.secure,
             ),
             device=self.device,
         )
@@ -499,7 +505,8 @@ class FedAvgClassifier(BaseTrainer):
     ledger
     cohort_size : int or 'auto', default='auto'
         Clients that are simulated in one call of torch, with the same result. 'auto' is
-        all of a round for modules of up to 50,000 parameters, else 1; and 1 under `eps`
+        all of a round for modules of up to 50,000 parameters, whose convolutions take
+        up to 3 million multiplications each in a step, else 1; and 1 under `eps`
         without `random_state`, because the update of a client must not depend on
         others, not even by rounding.
     eval_set : tuple of (X, y), default=None

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.clients.features import FeatureClients, read_features
 from skfedcal.federation.runner import FederatedRunner
 from skfedcal.methods.base import is_remote
@@ -166,14 +167,24 @@ def choose_clip(clip: Any, model: PrivacyModel) -> float | None:
 
 
 def choose_cohort(
-    cohort_size: int | str, network: Network, model: PrivacyModel, *, secure: bool
+    cohort_size: int | str,
+    network: Network,
+    clients: FederatedDataset,
+    batch_size: int | None,
+    model: PrivacyModel,
+    *,
+    secure: bool,
 ) -> int:
     """Clients to train in one call."""
     # A cohort that computes together may round a client's numbers in another way than
     # the client alone. In a release nothing of a client may depend on others.
     release = model.private and secure
     if cohort_size == "auto":
-        return 1 if release else auto_cohort(network)
+        if release:
+            return 1
+        largest = int(clients.sizes.max(initial=1))
+        n_rows = largest if batch_size is None else min(batch_size, largest)
+        return auto_cohort(network, clients.rows.shape[1:], n_rows)
     if release and int(cohort_size) > 1:
         raise ValueError(
             f"cohort_size={cohort_size} trains several clients in one call, where the "

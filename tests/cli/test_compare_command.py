@@ -252,7 +252,7 @@ WRONG = [
     (["--vary", "beta", "1"], "have clients already"),
     (["--beta", "-1"], "'-1' is not a finite number above 0"),
     (["--test-size", "1"], "'1' is not below 1"),
-    (["--clients", "999"], "n_clients=999, but there are 40 clients"),
+    (["--clients", "999"], "--clients 999, but there are 40 clients"),
     (["--cohort", "41", "--methods", "temp"], "No method could be fitted"),
     (["--columns", "labels"], "expected ROLE=NAME"),
     (["--columns", "labels=y"], "has no array 'y'; it has labels, logits, val_client"),

@@ -103,7 +103,8 @@ def test_the_numbers_are_those_of_independent_code(small):
 def test_text_and_json_have_the_comparison_and_its_verdict(small_demo, run, small):
     code, out, lines = run("demo", "--seed", "4")
     assert code == 0
-    assert max(map(len, out.splitlines())) <= 80
+    # All but the last line, which has a path.
+    assert max(map(len, out.splitlines()[:-1])) <= 80
     for row in small.comparison.rows:
         cells = [row["method"], row["eps"], f"{100 * row['cwECE']:.2f}"]
         assert re.search(r"\n" + " +".join(map(re.escape, cells)) + " ", out), cells
@@ -119,10 +120,30 @@ def test_text_and_json_have_the_comparison_and_its_verdict(small_demo, run, smal
     assert data["meaning"] == said and data["simulated"]
 
 
+def test_every_column_is_explained(small_demo, run):
+    out = run("demo", "--seed", "4")[1]
+    table, _, explained = out.partition("\ncolumns:\n")
+    lines = table.splitlines()
+    header = [re.split("  +", x) for x in lines if x.startswith("method")]
+    names = {name.removesuffix(" %") for line in header for name in line[2:]}
+    names = {part.strip() for name in names for part in name.split("  ")}
+    said = re.findall(r"^  (\S+(?: \S+)*)(?:  |$)", explained, flags=re.MULTILINE)
+    assert len(header) == 2 and names == set(said)
+
+
+def test_outputs_without_a_name_are_ignored_by_git():
+    root = Path(__file__).parents[2]
+    if not (root / ".gitignore").exists():
+        pytest.skip("an sdist has no .gitignore")
+    ignored = (root / ".gitignore").read_text().split()
+    assert _demo.DEFAULT_OUTPUT in ignored and ".skfedcal/" in ignored
+
+
 def test_the_demo_writes_its_report(small_demo, run, run_json, tmp_path):
     code, out, _ = run("demo", "--seed", "4")
     assert code == 0
-    assert out.splitlines()[-1] == "Report, to open in a browser: skfedcal_demo.html"
+    where = Path.cwd() / "skfedcal_demo.html"
+    assert out.splitlines()[-1] == f"Report, to open in a browser: {where}"
     page = Path("skfedcal_demo.html").read_text(encoding="utf-8")
     assert "skfedcal demo --seed 4" in page
     # A report of an earlier demo is replaced, another file is not.

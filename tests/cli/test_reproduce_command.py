@@ -42,7 +42,7 @@ def test_a_table_is_printed_and_written(run, run_json, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["9"], "paper='9' is not known"),
+        (["9"], "PAPER '9' is not known"),
         (["000", "--table", "99"], "table '99' is not known"),
         (["000", "-o", "a.md"], "holds one item"),
         (["000", "--table", "8", "-o", "no/a.md"], "there is no folder"),

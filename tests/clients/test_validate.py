@@ -504,3 +504,45 @@ def test_columns_named_by_the_labels_are_in_that_order():
     given = FedTempCalibrator(classes=names).fit(rows, labels)
     assert cal.temperature_ == given.temperature_
     np.testing.assert_array_equal(cal.predict_proba(frame), given.predict_proba(rows))
+
+
+def _pairs(sizes, dtype=np.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = [rng.normal(size=(n, 3)).astype(dtype) for n in sizes]
+    return [(Z, rng.integers(0, 3, len(Z))) for Z in rows]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize("sizes", [[5, 4, 7], [3, 0, 6, 0], [0, 9]])
+def test_plain_arrays_and_lists_are_the_same_clients(sizes, dtype):
+    pairs = _pairs(sizes, dtype)
+    # A client that holds lists is checked by itself, and with it all others are.
+    checked = [(Z, list(y)) for Z, y in pairs]
+    options = {"classes": [0, 1, 2]}
+    found = [dataset(clients, **options) for clients in (pairs, checked)]
+    for name in ("rows", "labels", "offsets"):
+        quick, slow = (getattr(data, name) for data in found)
+        np.testing.assert_array_equal(quick, slow)
+        assert quick.dtype == slow.dtype
+    assert found[0].names == found[1].names
+
+
+def test_what_is_not_uniform_is_still_named():
+    good = _pairs([4, 4, 4])
+    for change, message in (
+        ((good[0][0][:3], good[0][1]), "Client 1 has 3 rows of logits but 4 labels"),
+        ((good[0][0][:, :2], good[0][1]), "Client 1 has 2 logit columns"),
+        ((good[0][0][None], good[0][1][:1]), r"Client 1 has logits of shape \(1, 4"),
+        ((good[0][0], np.array(3)), "Client 1 must be a"),
+        ((good[0][0].astype("M8[s]"), good[0][1]), "dates or durations"),
+    ):
+        clients = [good[0], change, good[2]]
+        with pytest.raises((ValueError, TypeError), match=message):
+            dataset(clients)
+    with pytest.raises(ValueError, match="every client is empty"):
+        dataset([(good[0][0][:0], good[0][1][:0])] * 2)
+    mixed = [good[0], (good[1][0].astype(np.float64), good[1][1])]
+    assert dataset(mixed).rows.dtype == np.float64
+    texts = [(Z, np.array(["a", "b", "c"])[y]) for Z, y in _pairs([30, 30])]
+    expected = np.concatenate([y for _, y in _pairs([30, 30])])
+    np.testing.assert_array_equal(dataset(texts).labels, expected)

@@ -115,8 +115,8 @@ def consortium(tmp_path, clients):
 
 
 def listed(section):
-    """Fields of one table of the security page."""
-    page = Path(__file__).parents[2] / "docs" / "guide" / "security.rst"
+    """Fields of one table of the reference."""
+    page = Path(__file__).parents[2] / "docs" / "reference" / "published.rst"
     part = page.read_text(encoding="utf-8").split(f"**{section}**", 1)[1]
     cells = re.findall(r"^   \* - (.+)$", part.split("\n**", 1)[0], flags=re.M)
     return {name for cell in cells for name in re.findall(r"``([^`]+)``", cell)}

@@ -1,7 +1,10 @@
 """Paired comparison of two scores, against scikit-learn, DeLong and new clients."""
 
+from math import sqrt
+
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.stats import rankdata, sem
 from sklearn import metrics
 from sklearn.exceptions import UndefinedMetricWarning
@@ -342,3 +345,20 @@ def test_scores_of_other_rows_are_refused(rows):
             one_class, one_class, metric="roc_auc", classes=[0, 1]
         )
     assert np.isnan(found)
+
+
+@pytest.mark.parametrize("population", ["clients", "rows"])
+def test_interval_of_no_changed_prediction_is_not_a_point(population):
+    """The law of Bonett and Price at 0 changes: a half width of q sqrt(2) / n."""
+    rng = np.random.default_rng(0)
+    first = [
+        (rng.standard_normal((50, 3)), rng.integers(3, size=50)) for _ in range(16)
+    ]
+    second = [(2 * rows, labels) for rows, labels in first]
+    found = federated_compare_scores(
+        first, second, metric="accuracy", population=population
+    )
+    assert found.value == 0
+    free, width = (15, 800) if population == "clients" else (np.inf, sqrt(800 * 799))
+    half = (found.high - found.low) / 2
+    assert half == pytest.approx(stats.t.ppf(0.975, free) * sqrt(2) / width)

@@ -1,6 +1,7 @@
 """Presets: the paper's settings, and the noise of its lemmas."""
 
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from skfedcal import (
     FedOPVectorCalibrator,
     FedTempCalibrator,
     client_temperatures,
+    compare,
     make_federation,
 )
+from skfedcal.exceptions import PrivacyWarning
 from skfedcal.experiments import printed
 from skfedcal.federation.plain import to_plain
 from skfedcal.methods.temperature.rounds import TemperatureAverage
@@ -153,3 +156,41 @@ def test_one_round_of_ten_clients_finds_the_temperature():
     assert cal.n_rounds_ == 1
     # About 300 rows: one standard deviation of log T is below 0.08.
     assert abs(np.log(cal.temperature_ / 2)) < 0.45
+
+
+def test_poisson_cohorts_without_dp_accounting_warn_and_are_stored_apart(
+    fed, monkeypatch, tmp_path
+):
+    def run(**given):
+        settings = {
+            "eps": [1.0],
+            "runner": FederatedRunner(3, "poisson", 10),
+            "methods": ["temp"],
+            **given,
+        }
+        return compare(
+            fed.clients, (fed.test_logits, fed.test_labels), seeds=1, oracle="temp",
+            store=tmp_path, progress=False, **settings,
+        )  # fmt: skip
+
+    pytest.importorskip("dp_accounting")
+    tight = run().runs[-1]
+    n_cells = len(list(tmp_path.iterdir()))
+    for name in ("dp_accounting", "dp_accounting.pld"):
+        monkeypatch.setitem(sys.modules, name, None)
+    # The cell that was stored before has another noise; those without sampling do not.
+    message = "dp-accounting is not installed: the noise of FedTemp is that of full"
+    with pytest.warns(PrivacyWarning, match=message):
+        wide = run().runs[-1]
+    assert len(list(tmp_path.iterdir())) == n_cells + 1
+    assert wide["noise"] > 2 * tight["noise"]
+    assert (tight["accountant"], wide["accountant"]) == ("pld", "gdp")
+    # From the store the warning is the same.
+    with pytest.warns(PrivacyWarning, match=message):
+        assert run().runs[-1] == wide
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        run(eps=[None])
+        run(runner=FederatedRunner(3, "independent", 10))
+        zcdp = FedTempCalibrator(privacy=CentralDP(1.0, accountant="zcdp"))
+        run(methods={"zcdp": zcdp})

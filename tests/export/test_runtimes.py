@@ -310,12 +310,12 @@ def test_a_missing_package_is_named(method, package):
     assert f'pip install "skfedcal[{package}]"' in done.stdout
 
 
-def test_the_example_of_the_guide_runs(tmp_path, monkeypatch):
+def test_the_example_of_the_reference_runs(tmp_path, monkeypatch):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    guide = Path(__file__).parents[2] / "docs" / "guide" / "deployment.rst"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "export.rst"
     found = re.search(
-        r"   :name: deploy-elsewhere\n\n((?:   .*\n|\n)+)", guide.read_text("utf-8")
+        r"   :name: deploy-elsewhere\n\n((?:   .*\n|\n)+)", page.read_text("utf-8")
     )
     monkeypatch.chdir(tmp_path)
     names = {}

@@ -28,8 +28,9 @@ from skfedcal import (
 from skfedcal.exceptions import SimulatedPrivacyWarning
 from skfedcal.federation import connect
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "deployment.rst"
-README = GUIDE.parents[2] / "README.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = [DOCS / "guide" / "deployment.rst", DOCS / "reference" / "deployment.rst"]
+README = DOCS.parent / "README.md"
 SITES = ("berlin", "lyon", "oslo")
 CLASSES = [0, 1, 2]
 MASKED = FederatedRunner(secure=True, min_clients=2)
@@ -40,7 +41,7 @@ TIMEOUT = 45
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.xdist_group("deployment"),
-    pytest.mark.skipif(not GUIDE.exists(), reason="no docs in this copy"),
+    pytest.mark.skipif(not DOCS.exists(), reason="no docs in this copy"),
     pytest.mark.skipif(
         not all(map(shutil.which, ("bash", "openssl", "ssh-keygen")))
         or not Path("/proc/self/environ").exists(),
@@ -51,7 +52,7 @@ pytestmark = [
 
 def block(name):
     """Commands of the guide under this name."""
-    text = GUIDE.read_text(encoding="utf-8")
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     found = re.search(rf"   :name: deploy-{name}\n\n((?:   .*\n|\n)+)", text)
     return "\n".join(line[3:] for line in found[1].splitlines()).strip()
 
@@ -368,7 +369,7 @@ def test_three_sites_then_one_is_killed(clients, tmp_path):
 
 
 def test_the_commands_of_the_readme_work(tmp_path):
-    text = README.read_text(encoding="utf-8").partition("## Outgrow one machine")[2]
+    text = README.read_text(encoding="utf-8").partition("## Real sites")[2]
     install, *rest = re.search(r"```bash\n(.*?)```", text, re.DOTALL)[1].splitlines()
     assert install == 'pip install ".[flower]"'
     assert len(rest) == 2
@@ -551,10 +552,10 @@ def test_a_signed_result_by_the_guide(tmp_path, monkeypatch):
         assert "one example among 9600 at 3 sites" in text
         assert re.search(r"log loss \S+ -> \S+ at the sites, 95 % interval", text)
         # The operator's key is asked for where the sites' rosters name him.
-        config = {"operator-key": "operator.key", "roster": "roster.json"}
-        signed = "".join(f" --run-config '{k}=\"{v}\"'" for k, v in config.items())
-        checked = dep.sh("live-check", out, f" --run-config n-rows=12000{signed}")
+        checked = dep.sh("check", out)
         assert "would answer" in checked and "expected gain" in checked
+        exec(compile(block("use-result"), "guide", "exec"), {})
+        assert skfedcal.load("calibrator.json").temperature_ > 2
         for name, folder in dep.folders.items():
             shutil.copy(out / "result.json", folder)
             assert "ledger ledger.jsonl" in dep.sh("verify-site", folder, SITE=name)

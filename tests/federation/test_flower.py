@@ -38,7 +38,8 @@ from skfedcal.federation.crypto import new_key
 from skfedcal.federation.flower import pack, unpack
 from skfedcal.federation.site import site_from_config, site_policy
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "deployment.rst"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+GUIDE, REFERENCE = (DOCS / f / "deployment.rst" for f in ("guide", "reference"))
 NAMES = ("berlin", "lyon", "oslo", "turin")
 CLASSES = [0, 1, 2]
 PLAIN, MASKED = FederatedRunner(), FederatedRunner(secure=True)
@@ -499,16 +500,16 @@ def test_a_configuration_is_read_strictly(configs, tmp_path, monkeypatch):
             site_from_config({k: v for k, v in good.items() if k != name})
 
 
-@pytest.mark.skipif(not GUIDE.exists(), reason="no docs in this copy")
-def test_the_guide_lists_all_conditions_with_their_defaults():
-    text = GUIDE.read_text(encoding="utf-8")
+@pytest.mark.skipif(not DOCS.exists(), reason="no docs in this copy")
+def test_the_reference_lists_all_conditions_with_their_defaults():
+    text = REFERENCE.read_text(encoding="utf-8")
     for entry in fields(SitePolicy):
         default = "all" if entry.default is None else json.dumps(entry.default)
         shown = f"``{default}``" if isinstance(entry.default, str) else default
         assert f"* - ``{entry.name.replace('_', '-')}``\n     - {shown}\n" in text
 
 
-@pytest.mark.skipif(not GUIDE.exists(), reason="no docs in this copy")
+@pytest.mark.skipif(not DOCS.exists(), reason="no docs in this copy")
 def test_the_site_file_of_the_guide_is_read(configs, tmp_path):
     text = GUIDE.read_text(encoding="utf-8").partition("cat > site.toml <<END\n")[2]
     good = next(iter(configs.values()))

@@ -1202,24 +1202,11 @@ def test_who_has_only_the_certificate_is_neither_server_nor_site(
 
 
 @pytest.mark.slow
-def test_three_periods_of_a_monitor_over_a_superlink(folder, documented):
-    port, outside, _ = documented
-    ca = (folder / "ca.crt").read_bytes()
-    version = RuntimeVersionHttpInterceptor("flwr CLI")
+def test_three_periods_of_a_monitor_over_a_superlink(folder, real, proxy):
+    outside, _ = proxy
     running = Running(folder)
-    for name in NAMES:
-        write_site(
-            folder,
-            name,
-            flower=f"localhost:{outside}",
-            root_certificates=str(folder / "ca.crt"),
-            insecure=False,
-        )
-        key = (folder / f"{name}.public").read_bytes()
-        with ControlHttpClient.from_server_address(
-            f"localhost:{port}", False, ca, [version]
-        ) as client:
-            client.RegisterNode(RegisterNodeRequest(public_key=key))
+    real.write_sites(outside)
+    real.register(*NAMES)
     running.start(*NAMES)
     state = folder / "state.json"
     CalibrationMonitor(
@@ -1231,7 +1218,7 @@ def test_three_periods_of_a_monitor_over_a_superlink(folder, documented):
             start_period(folder, running, rows)
             monitor = CalibrationMonitor.load(state, runner=MASKED)
             with federation.connect(
-                f"flower://localhost:{port}",
+                f"flower://localhost:{real.port}",
                 root_certificates=folder / "ca.crt",
                 secret=folder / "secret",
                 sites=NAMES,

@@ -23,7 +23,8 @@ from skfedcal import (
 from skfedcal.methods.score_curves import rounds
 from skfedcal.privacy import PrivacyLedger
 
-ROOT = Path(__file__).parents[2]
+# The tree that the child must import, so that both use the same arithmetic.
+PACKAGES = Path(skfedcal.__file__).parents[1]
 N_CLIENTS, N_ROWS, N_CLASSES = 40_000, 10, 40
 on_linux = pytest.mark.skipif(
     sys.platform != "linux", reason="limits and /proc are those of Linux"
@@ -87,7 +88,8 @@ except MemoryError as error:
 def in_limited_process(folder, share):
     ended = subprocess.run(
         [sys.executable, "-c", CHILD, folder, Path(__file__).parent, str(share)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(PACKAGES), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )

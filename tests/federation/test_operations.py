@@ -20,7 +20,7 @@ from skfedcal.federation import SiteKey
 from skfedcal.privacy import PureEvent
 from skfedcal.privacy.site_ledger import SiteLedger
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "deployment.rst"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "operations.rst"
 # What a FleetNode asks, and what a stock SuperNode asks besides.
 LIVE = {"activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages",
         "push-messages", "pull-object", "push-object",
@@ -108,7 +108,7 @@ def test_services_bind_the_superlink_to_loopback(folder):
     assert service["IPAddressDeny"] == "any"
     site = unit(folder / "skfedcal-site.service")["Service"]
     assert site["ExecStart"].endswith("skfedcal site /etc/skfedcal/site.toml")
-    assert site["RestartPreventExitStatus"] == "2 3" and "HUP" in site["ExecReload"]
+    assert site["RestartPreventExitStatus"] == "2 3 4" and "HUP" in site["ExecReload"]
     for name in ("flower-superlink", "skfedcal-site"):
         one = unit(folder / f"{name}.service")["Service"]
         assert one["ProtectSystem"] == "strict" and one["NoNewPrivileges"] == "yes"

@@ -2,6 +2,8 @@
 
 import json
 import math
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from skfedcal.cli import main
 from skfedcal.federation import Site, SitePolicy, SiteRows
 from skfedcal.federation import attacks as server
+from skfedcal.federation.attacks import exhaustion
 from skfedcal.federation.attacks.charges import eps_lower_bound
 from skfedcal.federation.attacks.copies import SiteCopies
 from skfedcal.privacy import PureEvent
@@ -174,3 +177,30 @@ def test_eps_from_below_is_that_of_randomised_response():
 def test_rows_of_another_kind_are_named():
     with pytest.raises(TypeError, match="needs a site with rows"):
         SiteCopies(Site("a", lambda: None))
+
+
+class Exhausted:
+    """A site whose third request takes all time or memory."""
+
+    def __init__(self, want):
+        self.want, self.n_asked = want, 0
+
+    def site(self):
+        return self
+
+    def handle(self, kind, message, arrays):
+        self.n_asked += 1
+        if self.n_asked == 3:
+            if self.want == "memory":
+                return {"error": str(len(bytearray(700 << 20)))}, {}
+            while True:
+                pass
+        time.sleep(1.1)  # without work: counts for nothing
+        return {}, {}
+
+
+@pytest.mark.parametrize("want", ["time", "memory"])
+def test_a_request_that_exhausts_a_site_is_found(monkeypatch, want):
+    monkeypatch.setattr(exhaustion.Bombs, "seconds", 1)
+    target = SimpleNamespace(plain=True, copies=Exhausted(want))
+    assert exhaustion.Bombs()._handled(target, [("", {})] * 4) == 2

@@ -128,6 +128,12 @@ def record_wire():
     frozen_wire.write_all()
 
 
+def record_release():
+    import frozen_release
+
+    frozen_release.write_release()
+
+
 PARTS = {
     "released": record_released,
     "new": record_new,
@@ -135,6 +141,7 @@ PARTS = {
     "api": record_api,
     "files": record_files,
     "wire": record_wire,
+    "release": record_release,
 }
 
 

@@ -9,9 +9,11 @@ from sklearn.model_selection import cross_val_score
 
 from skfedcal import (
     CentralDP,
+    DistributedDP,
     FedBinCalibrator,
     FederatedRunner,
     FedTempCalibrator,
+    LocalDP,
     PrivacyLedger,
     make_federation,
 )
@@ -256,3 +258,18 @@ def test_a_ledger_file_keeps_its_budget(tmp_path, fed):
             fed.clients
         )
     assert len(tight) == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_docstring_names_the_models_that_are_accepted(calibrator_class, clients):
+    if not calibrator_class.__module__.startswith("skfedcal."):
+        pytest.skip("the method of another package")
+    stated = calibrator_class.__doc__.partition("\nprivacy : ")[2].partition("\nledger")
+    models = ((CentralDP, 5.0), (DistributedDP, 5.0), (LocalDP, 5.0))
+    for model, eps in models:
+        try:
+            calibrator_class(privacy=model(eps)).fit(clients)
+            accepted = True
+        except ValueError:
+            accepted = False
+        assert (model.__name__ in stated[0]) == accepted, model.__name__

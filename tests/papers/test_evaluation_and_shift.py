@@ -16,7 +16,7 @@ QUICK = Setting("quick")
 
 
 def test_every_reading_is_on_the_page_of_ambiguities():
-    page = Path(__file__).parents[2] / "docs" / "guide" / "ambiguities.rst"
+    page = Path(__file__).parents[2] / "docs" / "research" / "ambiguities.rst"
     if not page.exists():
         pytest.skip("the documentation is not here")
     text = page.read_text()

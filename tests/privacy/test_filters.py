@@ -257,10 +257,10 @@ def test_without_a_budget_the_least_that_admits_is_shown():
         ledger.debit(event, label="x")
 
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "privacy.rst"
+RECORD = Path(__file__).parents[2] / "docs" / "research" / "privacy_accounting.rst"
 
 
-def test_the_table_of_the_guide():
+def test_the_table_of_charges_in_the_docs():
     pytest.importorskip("dp_accounting")
     fit = calibrate_noise(0.3, DELTA, n_rounds=10, sampling_rate=0.05, n_values=10)
     small, half = (calibrate_noise(eps, DELTA).to_event() for eps in (0.1, 0.5))
@@ -275,7 +275,7 @@ def test_the_table_of_the_guide():
         "10 Gaussian of 0.1, then 10 pure of 0.05": [small] * 10
         + [PureEvent(0.05)] * 10,
     }
-    text = GUIDE.read_text(encoding="utf-8")
+    text = RECORD.read_text(encoding="utf-8")
     for name, events in cases.items():
         (line,) = [row for row in text.splitlines() if row.startswith(f"{name} ")]
         budget, before, now = line.removeprefix(name).split()

@@ -1,11 +1,13 @@
 """What is published agrees with what is claimed: neighbours, seeds, every field."""
 
 import json
+import math
 import re
 import warnings
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from skfedcal import (
     federated_roc_auc_score,
     make_federation,
 )
+from skfedcal.cli._main import main
 from skfedcal.federation.history import RoundRecord
 from skfedcal.privacy import (
     CentralDP,
@@ -32,6 +35,8 @@ from skfedcal.privacy import (
     PrivacyReport,
     SecureAggregation,
     SourceDP,
+    gdp_epsilon,
+    gdp_mu,
 )
 
 FED = make_federation(n_clients=40, n_samples=800, n_classes=3, random_state=0)
@@ -220,18 +225,47 @@ def test_an_estimate_stays_a_float_with_the_same_call_forms():
 
 # ---------------------------------------------------------------------- fields (item 6)
 
-TABLE = Path(__file__).parents[2] / "docs" / "guide" / "security.rst"
+DOCS = Path(__file__).parents[2] / "docs"
+TABLE = DOCS / "reference" / "published.rst"
 
 
 def listed(section):
-    """Names in the first column of one table of the security page."""
-    text = TABLE.read_text(encoding="utf-8")
-    part = text.split("Every field that is published, and why it may be", 1)[1]
-    part = part.split("Known limits", 1)[0]
+    """Names in the first column of one table of the reference."""
+    part = TABLE.read_text(encoding="utf-8")
     assert f"**{section}**" in part, section
     part = part.split(f"**{section}**", 1)[1].split("\n**", 1)[0]
     cells = re.findall(r"^   \* - (.+)$", part, flags=re.M)
     return {name for cell in cells for name in re.findall(r"``([^`]+)``", cell)}
+
+
+def test_the_guesses_on_the_page_for_officers():
+    """Right guesses of the best attacker: pure eps, and Gaussian noise at 1e-5."""
+    text = (DOCS / "guide" / "privacy_officers.rst").read_text(encoding="utf-8")
+    cells = r"^([\d.]+) +(\d+ of 100|nearly always) +(\d+) of 100$"
+    rows = re.findall(cells, text, re.M)
+    assert [row[0] for row in rows] == ["0.5", "1", "3", "8"]
+    for eps, pure, gaussian in rows:
+        odds = math.exp(float(eps))
+        share = round(100 * odds / (1 + odds))
+        assert pure == ("nearly always" if share == 100 else f"{share} of 100")
+        mu = gdp_mu(float(eps), 1e-5)
+        assert round(100 * NormalDist().cdf(mu / 2)) == int(gaussian)
+    assert f"{gdp_epsilon(2 * gdp_mu(1.0, 1e-5), 1e-5):.2f}" == "2.15"
+    assert "eps = 1 becomes 2.15" in text
+
+
+def test_the_summary_on_the_page_for_officers(tmp_path, capsys):
+    ledger = PrivacyLedger(tmp_path / "ledger.jsonl", budget=(3.0, 1e-5))
+    rows = make_federation(3, 12_000, 3, random_state=0).clients
+    by_row = CentralDP(1.0, unit="example")
+    FedTempCalibrator(privacy=by_row, classes=range(3), ledger=ledger).fit(rows)
+    assert main(["ledger", str(tmp_path / "ledger.jsonl"), "--summary"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    text = (DOCS / "guide" / "privacy_officers.rst").read_text(encoding="utf-8")
+    found = re.search(r"   :name: officers-summary\n\n((?:   .*\n)+)", text)
+    shown = [line[3:] for line in found[1].splitlines()]
+    assert len(shown) > 10
+    assert [line for line in shown if line != "..." and line not in printed] == []
 
 
 @pytest.mark.filterwarnings("ignore")

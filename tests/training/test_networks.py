@@ -17,7 +17,12 @@ from skfedcal.training import (  # noqa: E402
     SmallCNN,
 )
 from skfedcal.training._models import MODELS, build  # noqa: E402
-from skfedcal.training.modules import image_shape  # noqa: E402
+from skfedcal.training.modules import (  # noqa: E402
+    Network,
+    _convolution_work,
+    auto_cohort,
+    image_shape,
+)
 
 IMAGES = ["cnn", "fcr_cnn", "resnet18"]
 
@@ -185,6 +190,92 @@ def test_a_cohort_at_once_is_each_client_alone(name, shape, params):
         alone = grad(value)({name: p[k] for name, p in stacked.items()}, rows[k])
         for name_, slope in alone.items():
             torch.testing.assert_close(found[name_][k], slope, rtol=1e-3, atol=1e-4)
+
+
+def two_convolutions(depth, side, first, second):
+    return nn.Sequential(
+        nn.Conv2d(depth, first, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(first, second, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(second * (side // 4) ** 2, 10),
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (two_convolutions(3, 32, 8, 16), (3, 32, 32)),
+        (ResNet18((3, 16, 16), 10, width=4), (3, 16, 16)),
+        (nn.Sequential(nn.Conv2d(4, 8, 3, 2, dilation=2, groups=2)), (4, 12, 12)),
+        (nn.Sequential(nn.ConvTranspose2d(4, 6, 3, 2, groups=2)), (4, 5, 5)),
+        (nn.Sequential(nn.Conv1d(2, 5, 4)), (2, 9)),
+        (MLP((6,), 10), (6,)),
+    ],
+    ids=["cnn", "resnet18", "dilated", "transposed", "1d", "mlp"],
+)
+def test_the_work_of_convolutions_is_what_torch_counts(module, shape):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        module(torch.zeros(1, *shape))
+    counted = counter.get_flop_counts()["Global"].get(torch.ops.aten.convolution, 0)
+    kinds = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)
+    n_layers = sum(isinstance(part, kinds) for part in module.modules())
+    # torch counts a multiplication and an addition.
+    assert _convolution_work(module, shape) * max(n_layers, 1) == counted / 2
+    assert not any(part._forward_hooks for part in module.modules())
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "n_rows", "together"),
+    [
+        (MLP((64,), 10, hidden=(64,)), (64,), 10_000, True),
+        (MLP((64,), 10), (64,), 10, False),
+        (two_convolutions(1, 8, 8, 16), (1, 8, 8), 32, True),
+        (two_convolutions(3, 32, 8, 16), (3, 32, 32), 10, True),
+        (two_convolutions(3, 32, 8, 16), (3, 32, 32), 32, False),
+        (two_convolutions(3, 32, 16, 32), (3, 32, 32), 10, False),
+        (ResNet18((3, 16, 16), 10, width=4), (3, 16, 16), 32, True),
+        (CharLSTM((5,), 10, hidden=6, n_tokens=4), (5,), 10, False),
+    ],
+)
+def test_a_cohort_is_trained_at_once_where_calls_cost_more_than_arithmetic(
+    module, shape, n_rows, together
+):
+    found = [auto_cohort(Network(module), shape, n_rows) for _ in range(2)]
+    assert found == [1 << 30 if together else 1] * 2
+
+
+def test_an_embedding_before_convolutions_is_counted_on_tokens():
+    class Texts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.conv = nn.Embedding(7, 4), nn.Conv1d(4, 3, 2)
+
+        def forward(self, x):
+            return self.conv(self.table(x).movedim(-1, 1)).mean(-1)
+
+    # Three channels at four places, each from 4 x 2 numbers.
+    assert _convolution_work(Texts(), (5,)) == 3 * 4 * 4 * 2
+
+
+def test_auto_trains_a_large_convolution_client_by_client():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(96, 3, 32, 32)).astype(np.float32)
+    fits = []
+    for cohort_size in ("auto", 1):
+        torch.manual_seed(0)
+        module = two_convolutions(3, 32, 8, 16)
+        clf = FedAvgClassifier(
+            module, n_rounds=1, random_state=0, cohort_size=cohort_size
+        )
+        clf.fit(X, np.arange(96) % 10, client_ids=np.arange(96) % 3)
+        fits.append(clf.predict_proba(X))
+    np.testing.assert_array_equal(*fits)
 
 
 def test_names_build_from_the_shape_of_the_data():

@@ -21,6 +21,7 @@ from skfedcal.cli._command import (
     positive_count,
     positive_number,
 )
+from skfedcal.cli._input import check_input
 from skfedcal.cli._options import METHODS
 
 if TYPE_CHECKING:
@@ -237,6 +238,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
             f"--runs {args.runs} is too few for a conclusion; pass at least 20."
         )
     if args.site is not None:
+        check_input(args.site, "the settings of a site, TOML")
         _run_site(args, console)
         return
     if args.thorough:

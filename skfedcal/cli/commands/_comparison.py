@@ -268,6 +268,7 @@ def _compared(
     from skfedcal.experiments.store import project_store
     from skfedcal.federation import FederatedRunner
 
+    _check_prior(args.class_prior, clients)
     store = None if args.fresh else args.store or project_store()
     console.progress(f"comparing with {jobs} process{'es' * (jobs != 1)}")
     if store is not None:
@@ -347,6 +348,18 @@ def _exact(value: float) -> str:
     return short if float(short) == value else repr(value)
 
 
+def _check_prior(prior: str | list[float] | None, clients: Any) -> None:
+    """Refuse class frequencies that all methods would be left out for."""
+    n_classes = getattr(clients, "n_classes", None)
+    if n_classes is None and getattr(clients, "logits", None) is not None:
+        n_classes = max(2, clients.logits[:1].reshape(1, -1).shape[1])
+    if isinstance(prior, list) and n_classes not in (None, len(prior)):
+        raise ValueError(
+            f"--class-prior has {len(prior)} numbers, and there are {n_classes} "
+            "classes. Pass one number per class, or uniform."
+        )
+
+
 COMPARE_DESCRIPTION = f"""\
 Calibrate the clients in FILE with several methods, with and without differential
 privacy, and print what each gains and costs on held-out rows. Everything is seeded: a
@@ -359,18 +372,29 @@ continues where an interrupted one stopped.
 If FILE has no clients, its rows are assigned to 100 clients with label skew.
 """
 
-COMPARE_EXAMPLES = """\
+COLUMNS = """\
 columns:
-  cwECE          gap between probability and frequency, mean over classes (15 bins);
-                 * where accuracy drops by more than 1 %
-  floor          cwECE of a perfect model on as many rows
-  ECE            the same gap for the predicted class only
-  NLL, Brier     proper scores: reward calibration and sharpness together
-  acc change     in points of accuracy, against base
-  gap closed     share of the way in cwECE from base to central (all rows in one place)
-  eps spent      differential privacy of one client, of one fit
-  rounds, bytes, client seconds   of one client that takes part in all rounds
+  cwECE        Classwise calibration error: the gap between probability and
+               frequency in 15 bins, mean over all classes; 0 is best. A * marks
+               a drop in accuracy of more than 1 %.
+  floor        The cwECE that a perfect model would show on so few rows.
+  ECE          Expected calibration error: the same gap for the predicted class.
+  NLL          Negative log-likelihood (log loss): the mean of -log(probability
+               of the true class); lower is better.
+  Brier        The mean squared difference between probabilities and the true
+               class; lower is better.
+  acc change   Accuracy less that of base, in points.
+  gap closed   The share of the way in cwECE from base to central (all rows in
+               one place, without noise).
+  eps spent    The privacy loss of one client in one fit; lower protects more.
+  rounds       How often each client is asked.
+  bytes        What one client sends in all rounds.
+  client seconds
+               How long one client computes in all rounds.
+"""
 
+COMPARE_EXAMPLES = f"""\
+{COLUMNS}
 examples:
   skfedcal compare model.npz
   skfedcal compare model.npz --eps none 1 --seeds 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,7 +30,8 @@ digit is in two places.
 """
 
 EXAMPLES = """\
-columns and sentences are those of skfedcal compare; base is the net as it is.
+Columns are those of `skfedcal compare`, and are explained below the result; base is the
+net as it is.
 
 examples:
   skfedcal demo
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     # Said before scikit-learn is imported, which takes a second or two.
     console.progress("loading scikit-learn and its digits")
 
-    from skfedcal.cli.commands._comparison import shown
+    from skfedcal.cli.commands._comparison import COLUMNS, shown
     from skfedcal.experiments.report import verdict_of
 
     result = run_experiment(console.progress, console.detail, seed=args.seed)
@@ -75,9 +77,9 @@ def run(args: argparse.Namespace, console: Console) -> None:
         comparison.to_html(output)
     console.progress("done")
     text = shown(comparison, "text", WIDTH)
-    text += f"\n{textwrap.fill(result.privacy, WIDTH)}"
+    text += f"\n{textwrap.fill(result.privacy, WIDTH)}\n\n{COLUMNS}"
     if output is not None:
-        text += f"\nReport, to open in a browser: {output}"
+        text += f"\nReport, to open in a browser: {os.path.abspath(output)}"
     data = {
         **json.loads(comparison.to_json()),
         "simulated": result.simulated,

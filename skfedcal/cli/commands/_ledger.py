@@ -18,7 +18,7 @@ from skfedcal.cli._command import (
     positive_number,
     to_stderr,
 )
-from skfedcal.cli._input import check_input
+from skfedcal.cli._input import check_input, check_output
 
 if TYPE_CHECKING:
     from skfedcal.privacy import PrivacyLedger
@@ -38,6 +38,12 @@ signed with --key; all earlier records stay. A site that has a key accepts no ot
 raise. The new eps holds at the sum of the deltas of all budgets. Then write the new
 max-eps into site.toml, and the new head wherever the old one is kept, and reload the
 site.
+
+--summary writes a data-protection summary: what was processed, the unit that is
+protected, eps spent and left, who sees what, and the questions of a data protection
+impact assessment (GDPR Art. 35(7)) with answers from the files, or with what the
+controller has to answer. --result adds what a saved calibrator, result or histogram
+states; if it contradicts the ledger, the exit code is 1.
 """
 
 EXAMPLES = """\
@@ -47,11 +53,13 @@ examples:
   skfedcal ledger --create ledger.jsonl
   skfedcal ledger ledger.jsonl --raise 5 --reason "second study, board of May" \\
       --key hospital-a.key
+  skfedcal ledger ledger.jsonl --summary --result cal.json -o summary.md
 """
 
 LEDGER_FILE = "a ledger written by `skfedcal fit --ledger` or PrivacyLedger"
 # Of a ledger that was never given a budget, which would name one.
 DEFAULT_DELTA = 1e-5
+SUMMARY_ENDINGS = (".txt", ".md", ".json")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -82,13 +90,46 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--key", metavar="FILE", help="key of the site: signs and checks raises"
     )
+    group = parser.add_argument_group("data-protection summary")
+    group.add_argument(
+        "--summary", action="store_true", help="write a data-protection summary"
+    )
+    group.add_argument(
+        "--result",
+        metavar="FILE",
+        action="append",
+        dest="results",
+        default=[],
+        help="saved calibrator, result of sites or histogram that the ledger paid for; "
+        "may be given several times",
+    )
+    group.add_argument(
+        "--format",
+        choices=("text", "markdown"),
+        default="text",
+        help="form on stdout (default: text; --json for JSON)",
+    )
+    group.add_argument(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help=f"file to write instead, by its ending ({' '.join(SUMMARY_ENDINGS)})",
+    )
+    group.add_argument("--force", action="store_true", help="replace an existing PATH")
 
 
-def run(args: argparse.Namespace, console: Console) -> None:
+def run(args: argparse.Namespace, console: Console) -> int:
     """Verify, add up and print."""
+    _check_summary(args)
     if args.create:
         # Never an old one: `os.O_EXCL`.
-        os.close(os.open(args.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            os.close(os.open(args.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            raise FileExistsError(
+                f"{args.file} exists, and a ledger is never begun anew. Leave out "
+                "--create to read it, or pass another name."
+            ) from None
     check_input(args.file, LEDGER_FILE)
     if (args.raised is None) != (args.reason is None):
         raise UsageError("--raise EPS and --reason TEXT belong together.")
@@ -99,6 +140,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     if args.key is not None:
         from skfedcal.federation import SiteKey
 
+        check_input(args.key, "a key of `skfedcal flower keys`")
         key = SiteKey.load(args.key)
         SiteLedger(args.file, signed=key.signed)  # refuses raises of others
     ledger = PrivacyLedger(args.file, head=args.head)
@@ -109,6 +151,8 @@ def run(args: argparse.Namespace, console: Console) -> None:
     levels = ledger.budgets()
     budget = _budget(history)
     delta = args.delta or (budget[1] if budget else DEFAULT_DELTA)
+    if args.summary:
+        return _summarize(ledger, delta, budget, args, console)
     names = sorted({record["population"] for record in records})
     data = {
         "file": args.file,
@@ -134,6 +178,59 @@ def run(args: argparse.Namespace, console: Console) -> None:
         "head": ledger.head,
     }
     console.result(_text(data), data)
+    return 0
+
+
+def _check_summary(args: argparse.Namespace) -> None:
+    """Refuse options of the summary before anything is read or written."""
+    if not args.summary:
+        for name, given in (
+            ("--result", args.results),
+            ("--format", args.format != "text"),
+            ("-o", args.output),
+        ):
+            if given:
+                raise UsageError(f"{name} needs --summary.")
+        return
+    if args.output is not None:
+        ending = Path(args.output).suffix.lower()
+        if ending not in SUMMARY_ENDINGS:
+            raise UsageError(
+                f"-o {args.output}: the ending {ending!r} is not known. Expected "
+                f"{', '.join(SUMMARY_ENDINGS)}."
+            )
+        check_output(args, args.file, *args.results)
+
+
+def _summarize(
+    ledger: PrivacyLedger,
+    delta: float,
+    budget: list[float] | None,
+    args: argparse.Namespace,
+    console: Console,
+) -> int:
+    from skfedcal._files import write_whole
+    from skfedcal._json import dump
+    from skfedcal.cli.commands import _summary
+
+    for path in args.results:
+        check_input(path, _summary.RESULT_FILE)
+    results = [_summary.Result.read(path) for path in args.results]
+    checked = args.head is not None
+    data = _summary.summary_of(ledger, delta, budget, results, head_checked=checked)
+    forms = {".txt": _summary.as_text, ".md": _summary.as_markdown}
+    if args.output is None:
+        form = ".txt" if args.format == "text" else ".md"
+        console.result(forms[form](data), data)
+    else:
+        form = Path(args.output).suffix.lower()
+        text = forms[form](data) if form in forms else dump(data, indent=1)
+        content = f"{text}\n".encode()
+        write_whole(args.output, lambda stream: stream.write(content))
+        console.result(f"Written: {args.output}", {"output": args.output})
+    for text in data["contradictions"]:
+        to_stderr(f"skfedcal: error: {text}.")
+    return 1 if data["contradictions"] else 0
 
 
 def _raise(
@@ -182,7 +279,7 @@ def _text(data: dict[str, Any]) -> str:
 
 LEDGER = Command(
     name="ledger",
-    summary="verify a privacy ledger and print what was spent",
+    summary="verify a privacy ledger; print what was spent, or a summary for officers",
     description=DESCRIPTION,
     examples=EXAMPLES,
     add_options=add_options,
@@ -231,6 +328,8 @@ def run_verify(args: argparse.Namespace, console: Console) -> int:
     from skfedcal.exceptions import ResultError
     from skfedcal.federation import Roster
 
+    if args.roster is not None:
+        check_input(args.roster, "a roster of `skfedcal flower keys`")
     roster = None if args.roster is None else Roster.load(args.roster)
     ledgers = []
     for text in args.ledgers:

@@ -10,8 +10,10 @@ from skfedcal.cli._command import (
     UsageError,
     chance_number,
     eps_number,
+    in_flags,
     positive_count,
 )
+from skfedcal.cli.commands._comparison import NAMES
 
 if TYPE_CHECKING:
     from skfedcal.cli._command import Console
@@ -35,6 +37,13 @@ examples:
   skfedcal plan --clients 16 --rows 200 --json
 """
 
+# Those of `forecast`.
+RANGES = {
+    "clients": (1, 10**9),
+    "rows": (1, 10**9),
+    "classes": (2, 1000),
+    "fits": (1, 1000),
+}
 MODELS = ("central", "distributed", "local", "source")
 
 
@@ -56,6 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--methods",
         nargs="+",
+        choices=NAMES,
         metavar="NAME",
         help="calibrators, as of `skfedcal compare` (default: auto temp biastemp "
         "shape)",
@@ -92,6 +102,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> None:
     """Compute and print."""
+    for name, (low, high) in RANGES.items():
+        value = getattr(args, name)
+        if not low <= value <= high:
+            raise UsageError(
+                f"--{name} {value} is out of range; pass a whole number from {low} to "
+                f"{high}."
+            )
     from skfedcal.experiments.forecasting import METHODS, forecast
 
     found = forecast(
@@ -102,7 +119,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
         methods=args.methods or METHODS,
         n_fits=args.fits,
     )
-    console.result(str(found), found.to_dict())
+    console.result(in_flags(str(found)), found.to_dict())
 
 
 def _model(args: argparse.Namespace) -> Any:

@@ -107,10 +107,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> None:
     """Run the items and print each when it is done."""
-    from skfedcal.papers.items import Setting, check_folder, find_items, run_item
+    from skfedcal.papers.items import (
+        PAPERS,
+        Setting,
+        check_folder,
+        find_items,
+        run_item,
+    )
 
     if args.json and args.format not in ("text", "json"):
         raise UsageError(f"--json and --format {args.format} do not go together.")
+    if args.paper is not None and args.paper not in PAPERS:
+        raise UsageError(
+            f"PAPER {args.paper!r} is not known; pass one of {', '.join(PAPERS)}."
+        )
     items = find_items(
         args.paper, tables=args.table, figures=args.figure, readings=args.reading
     )

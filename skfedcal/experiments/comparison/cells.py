@@ -39,6 +39,7 @@ from skfedcal.federation.shard_rows import is_sharded
 from skfedcal.methods import FedTempCalibrator, client_temperatures
 from skfedcal.metrics import brier_score, classwise_calibration_error
 from skfedcal.metrics.binning import bin_index, bin_sums
+from skfedcal.privacy.accounting import load_pld
 
 Array = NDArray[Any]
 
@@ -556,7 +557,23 @@ class Cell:
             "split": dict(self.split),
             "n_bins": self.n_bins,
         }
+        if self.credits_sampling:
+            # The noise is another one when dp-accounting is installed later.
+            settings["pld"] = load_pld() is not None
         return key_of(settings)
+
+    @property
+    def credits_sampling(self) -> bool:
+        """Whether dp-accounting lowers the noise of this cell."""
+        if self.estimator is None or self.method == CENTRAL:
+            return False
+        params = self.estimator.get_params(deep=False)
+        model, runner = params.get("privacy"), params.get("runner")
+        if model is None:
+            tight = params.get("eps") is not None
+        else:
+            tight = getattr(model, "accountant", None) == "auto"
+        return tight and getattr(runner, "cohort", None) == "poisson"
 
 
 def run_cell(

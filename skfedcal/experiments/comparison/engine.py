@@ -29,7 +29,7 @@ from skfedcal import privacy
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import copy_to_fit
 from skfedcal._version import __version__
-from skfedcal.exceptions import CalibrationWarning
+from skfedcal.exceptions import CalibrationWarning, PrivacyWarning
 from skfedcal.experiments.comparison.cells import (
     BASE,
     BETA,
@@ -51,6 +51,7 @@ from skfedcal.experiments.presets import Preset
 from skfedcal.experiments.store import CellStore
 from skfedcal.federation import FederatedRunner
 from skfedcal.methods.registry import configurations, short_name
+from skfedcal.privacy.accounting import INSTALL, load_pld
 
 VARY = (
     "rounds",
@@ -687,8 +688,27 @@ def compare(
     plan.check()
     kept = CellStore(store)
     cells = list(plan.cells())
+    _warn_without_pld(cells)
     results = _run(cells, rows, kept, n_jobs, progress)
     return _collect(plan, cells, results)
+
+
+def _warn_without_pld(cells: Sequence[Cell]) -> None:
+    """Say once which methods get more noise than needed.
+
+    A fit says it too, but its warnings are part of the result, and noise that was
+    calibrated before in the same process is not calibrated again.
+    """
+    if load_pld() is None:
+        names = dict.fromkeys(cell.method for cell in cells if cell.credits_sampling)
+        if names:
+            warnings.warn(
+                f"dp-accounting is not installed: the noise of {', '.join(names)} is "
+                "that of full participation, without credit for Poisson cohorts. "
+                f"{INSTALL} lowers it.",
+                PrivacyWarning,
+                stacklevel=3,
+            )
 
 
 def _vary(given: Any) -> dict[str, list[Any]]:

@@ -270,8 +270,8 @@ class FedAccTempCalibrator(BaseCalibrator):
         Number of temperatures that clients were queried for.
     classes_
     improves_ : bool
-        Under privacy, whether the released values narrowed the prior of T; always True
-        without privacy.
+        Under privacy, whether the released values narrowed the prior of T; without it
+        False if `hold_back` found harm.
     comparison_
     n_clients_, n_rounds_, privacy_, history_
 

@@ -135,7 +135,8 @@ class FedAutoCalibrator(BaseCalibrator):
         The chosen calibrator, fitted; predicts the same.
     classes_
     improves_ : bool
-        With `eps`, whether a gain is expected; always True without `eps`.
+        With `eps`, whether a gain is expected; without it False if `hold_back` found
+        harm.
     gain_ : Estimate or None
         Without `eps`, decrease of the mean log loss from the input to the chosen map on
         held-back rows, with a 95 % interval of the paired difference; of the map before

@@ -115,8 +115,8 @@ class FedBiasTempCalibrator(BaseCalibrator):
     in `FedTempCalibrator`. It averages the estimates of b, weighted by their known
     noise, and shrinks the average by the posterior mean under a prior with a spike at
     "no bias" and a normal part of unknown variance. With fewer than about 30 clients at
-    ``eps=1`` (a signal ``K mu`` below 8) the whole budget goes to the temperature. The
-    user guide has the study behind it.
+    ``eps=1`` (a signal ``K mu`` below 8) the whole budget goes to the temperature.
+    How the constants were chosen is in docs/research/study.rst.
 
     References
     ----------

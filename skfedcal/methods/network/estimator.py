@@ -70,7 +70,7 @@ class FedMLPCalibrator(BaseCalibrator):
     classes_
     improves_ : bool
         With `eps`, whether the change of the parameters can be distinguished from
-        noise; always True without `eps`.
+        noise; without it False if `hold_back` found harm.
     comparison_
     n_clients_, n_rounds_, privacy_, history_
 

@@ -82,7 +82,8 @@ class FedShapeCalibrator(BaseCalibrator):
         never negative; NaN without `eps`.
     classes_, comparison_
     improves_ : bool
-        With `eps`, whether a gain is expected; always True without `eps`.
+        With `eps`, whether a gain is expected; without it False if `hold_back` found
+        harm.
     n_clients_, n_rounds_, privacy_, history_
 
     See Also

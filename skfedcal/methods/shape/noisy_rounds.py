@@ -45,7 +45,7 @@ from skfedcal.methods.temperature.posterior import (
     TemperaturePosterior,
 )
 
-# All constants are public; how they were chosen is in the user guide (study).
+# All constants are public; how they were chosen is in docs/research/study.rst.
 # Number of clients times mu from which on biases and shape pay.
 MAP_SIGNAL = 8.0
 # Division of mu squared over temperature, biases and shape: in general, without biases,

@@ -81,7 +81,8 @@ class FedTempCalibrator(BaseCalibrator):
     classes_
     improves_ : bool
         With `eps`, ``expected_gain_ > 0``; for solver 'grid' or 'average', whether the
-        released values can be distinguished from noise. Always True without `eps`.
+        released values can be distinguished from noise. Without `eps`, False if
+        `hold_back` found that the input is better.
     comparison_
     expected_gain_ : float
         With `eps` and solver 'newton', the decrease of the mean log loss, in nats per

@@ -23,7 +23,7 @@ from skfedcal.contract import Array, Arrays, BlockSpec, Field, Form, Sums
 from skfedcal.methods.temperature.moments import LOG_BOUND, derivative_sums
 
 # All constants are public. They were chosen on six public files and confirmed on
-# others; how is in the user guide (study).
+# others; how is in docs/research/study.rst.
 # Unit of the curvature in a client's vector.
 CURVATURE_UNIT = 1.5
 # Bound on the summed slope of few rows: one very wrong row has a slope of 3 to 5.

@@ -205,8 +205,8 @@ class FedTopBinCalibrator(BaseCalibrator):
         get its value; below, they keep a part of their differences.
     classes_
     improves_ : bool
-        Under privacy, whether the counts contradict the input; always True without
-        privacy.
+        Under privacy, whether the counts contradict the input; without it False if
+        `hold_back` found harm.
     comparison_
     n_clients_, n_rounds_, privacy_, history_
 

@@ -1,0 +1,238 @@
+/* Loss, slopes and curvature of vector and matrix scaling, for one level of instructions.
+
+   Included by _core_level.h. Rows are in double precision, padded to whole pieces of 64 bytes.
+   Sums over the classes of a row are taken as in _core_rows.h, sums over rows one row after
+   the other, each entry by itself: bits do not depend on the level. See
+   skfedcal/methods/scaling/, which has the same in numpy. */
+
+#define LANES (WIDTH / 8)
+#define PARTS (64 / WIDTH)
+
+INLINE FN(vd) FN(get)(const double *from)
+{
+    FN(vd) out;
+    memcpy(&out, from, sizeof out);
+    return out;
+}
+
+INLINE void FN(put)(double *to, FN(vd) value) { memcpy(to, &value, sizeof value); }
+
+INLINE FN(vd) FN(where)(FN(vi) mask, FN(vd) value) { return (FN(vd))((FN(vi))value & mask); }
+
+/* out[j, k] += left[i, j] * right[i, k] for rows i, four j and `parts` vectors of k. */
+INLINE void FN(tile)(int n, const double *left, Py_ssize_t left_size, const double *right, Py_ssize_t right_size, double *out, Py_ssize_t step, const int parts)
+{
+    FN(vd) sums[4][2];
+    for (int j = 0; j < 4; j++)
+        for (int k = 0; k < parts; k++)
+            sums[j][k] = FN(get)(out + j * step + k * LANES);
+    for (int i = 0; i < n; i++, left += left_size, right += right_size)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++)
+#pragma GCC unroll 2
+            for (int k = 0; k < parts; k++)
+                sums[j][k] += left[j] * FN(get)(right + k * LANES);
+    for (int j = 0; j < 4; j++)
+        for (int k = 0; k < parts; k++)
+            FN(put)(out + j * step + k * LANES, sums[j][k]);
+}
+
+/* Adds left' right of `n` rows to `out`; with `upper` only what is on or above the diagonal. */
+static void FN(add_products)(int n, const double *left, Py_ssize_t n_left, Py_ssize_t left_size, const double *right, Py_ssize_t n_right, Py_ssize_t right_size, double *out, Py_ssize_t step, int upper)
+{
+    for (Py_ssize_t j = 0; j < n_left; j += 4) {
+        Py_ssize_t k = upper ? j & ~(Py_ssize_t)7 : 0;
+        for (; k + 2 * LANES <= n_right; k += 2 * LANES)
+            FN(tile)(n, left + j, left_size, right + k, right_size, out + j * step + k, step, 2);
+        for (; k < n_right; k += LANES)
+            FN(tile)(n, left + j, left_size, right + k, right_size, out + j * step + k, step, 1);
+    }
+}
+
+/* Adds the products of the rows that are kept, which are then none. */
+static void FN(flush_scaling)(Scaling *s)
+{
+    const Py_ssize_t n = s->n, wide = s->wide, right = s->right_size;
+    if (s->matrix)
+        FN(add_products)(s->kept, s->rows, n, wide, s->residuals, wide, wide, s->slopes, wide, 0);
+    if (s->bend == BEND_FULL)
+        FN(add_products)(s->kept, s->left, s->n_left, s->left_size, s->right, s->n_right, right, s->products, right, 0);
+    if (s->bend == BEND_PAIR || s->bend == BEND_SPLIT) {
+        double *const second = s->products + wide * right + wide, *const third = second + wide * right + wide;
+        FN(add_products)(s->kept, s->left, n, right, s->right, wide, right, s->products, right, 1);
+        FN(add_products)(s->kept, s->left, n, right, s->right + wide, wide, right, s->products + wide, right, 0);
+        FN(add_products)(s->kept, s->left + wide, n, right, s->right + wide, wide, right, second, right, 1);
+        if (s->bend == BEND_SPLIT)
+            FN(add_products)(s->kept, s->left + 2 * wide, n, right, s->right + 2 * wide, wide, right, third, right, 1);
+    }
+    s->kept = 0;
+}
+
+/* The row as doubles, centred over the classes that are not masked and times beta; masked
+   entries are 0 in x and in keep. */
+INLINE void FN(canonical)(Scaling *s, const Matrix *m, const char *row)
+{
+    double *const x = s->x;
+    if (m->single && m->across == 4)
+        for (Py_ssize_t j = 0; j < s->n; j++)
+            x[j] = (double)((const float *)row)[j];
+    else if (m->single)
+        for (Py_ssize_t j = 0; j < s->n; j++)
+            x[j] = (double)*(const float *)(row + j * m->across);
+    else
+        for (Py_ssize_t j = 0; j < s->n; j++)
+            x[j] = *(const double *)(row + j * m->across);
+    for (Py_ssize_t j = s->n; j < s->wide; j++)
+        x[j] = -INFINITY;
+    const double top = FN(peak_d)(s->wide - 8, 0, (const char *)x, x + s->wide - 8);
+    FN(vd) sums[PARTS] = {{0}}, counts[PARTS] = {{0}};
+    for (Py_ssize_t at = 0; at < s->wide; at += 8)
+        for (int p = 0; p < PARTS; p++) {
+            const FN(vd) below = FN(get)(x + at + p * LANES) - top;
+            const FN(vi) keep = ~(FN(vi))(below < -MAX_SPAN); /* NaN stays */
+            const FN(vd) kept = FN(where)(keep, below);
+            memcpy(s->keep + at + p * LANES, &keep, sizeof keep);
+            FN(put)(x + at + p * LANES, kept);
+            sums[p] += kept;
+            counts[p] += FN(where)(keep, (FN(vd)){0} + 1.0);
+        }
+    const double mean = FN(across_d)(sums) / FN(across_d)(counts);
+    for (Py_ssize_t at = 0; at < s->wide; at += LANES) {
+        FN(vi) keep;
+        memcpy(&keep, s->keep + at, sizeof keep);
+        FN(put)(x + at, FN(where)(keep, (FN(get)(x + at) - mean) * s->beta));
+    }
+}
+
+/* Maps x to logits, at p. */
+INLINE void FN(map_row)(Scaling *s)
+{
+    const Py_ssize_t wide = s->wide;
+    const double *const params = s->params, *const bias = params + (s->matrix ? s->n : 1) * wide;
+    Py_ssize_t at = 0;
+    if (s->matrix) {
+        for (; at + 4 * LANES <= wide; at += 4 * LANES) {
+            FN(vd) sums[4];
+            for (int k = 0; k < 4; k++)
+                sums[k] = FN(get)(bias + at + k * LANES);
+            for (Py_ssize_t j = 0; j < s->n; j++)
+#pragma GCC unroll 4
+                for (int k = 0; k < 4; k++)
+                    sums[k] += FN(get)(params + j * wide + at + k * LANES) * s->x[j];
+            for (int k = 0; k < 4; k++)
+                FN(put)(s->p + at + k * LANES, sums[k]);
+        }
+        for (; at < wide; at += LANES) {
+            FN(vd) sum = FN(get)(bias + at);
+            for (Py_ssize_t j = 0; j < s->n; j++)
+                sum += FN(get)(params + j * wide + at) * s->x[j];
+            FN(put)(s->p + at, sum);
+        }
+    }
+    else
+        for (; at < wide; at += LANES)
+            FN(put)(s->p + at, FN(get)(params + at) * FN(get)(s->x + at) + FN(get)(bias + at));
+    const FN(vd) none = (FN(vd)){0} - INFINITY;
+    for (at = 0; at < wide; at += LANES) {
+        FN(vi) keep;
+        memcpy(&keep, s->keep + at, sizeof keep);
+        FN(put)(s->p + at, FN(pick_d)(keep, FN(get)(s->p + at), none));
+    }
+}
+
+/* What a row adds to the products of all pairs of classes, as in FullCurvature. */
+INLINE void FN(keep_full)(Scaling *s, double weight)
+{
+    double *left = s->left + s->kept * s->left_size, *right = s->right + s->kept * s->right_size;
+    for (Py_ssize_t j = 0; j < s->n; left += s->n - j, j++) {
+        /* Vectors run over the end of a line, which the next one then overwrites. */
+        const double own = -(s->p[j] * weight);
+        for (Py_ssize_t k = j; k < s->n; k += LANES)
+            FN(put)(left + k - j, FN(get)(s->p + k) * own);
+        left[0] += weight * s->p[j];
+    }
+    s->x[s->n] = 1.0; /* room for it is in the padding, see start_scaling */
+    for (Py_ssize_t j = 0; j <= s->n; right += s->n + 1 - j, j++)
+        for (Py_ssize_t k = j; k <= s->n; k += LANES)
+            FN(put)(right + k - j, FN(get)(s->x + k) * s->x[j]);
+    s->x[s->n] = 0.0;
+}
+
+/* Products of the row with itself are left for later; those of a class with itself, which
+   are small differences, are added here. */
+INLINE void FN(bend_row)(Scaling *s, double weight)
+{
+    const Py_ssize_t wide = s->wide;
+    double *const left = s->left + s->kept * s->right_size, *const right = s->right + s->kept * s->right_size;
+    FN(vd) traces[PARTS] = {{0}};
+    for (Py_ssize_t at = 0; at < wide; at += 8)
+        for (int part = 0; part < PARTS; part++) {
+            const Py_ssize_t j = at + part * LANES;
+            const FN(vd) p = FN(get)(s->p + j), x = FN(get)(s->x + j), own = p * (1.0 - p) * weight;
+            FN(put)(s->own + 2 * wide + j, FN(get)(s->own + 2 * wide + j) + own);
+            FN(put)(s->own + wide + j, FN(get)(s->own + wide + j) + own * x);
+            FN(put)(s->own + j, FN(get)(s->own + j) + own * x * x);
+            traces[part] += own;
+            if (s->bend == BEND_CLASS)
+                continue;
+            FN(put)(right + j, p * x);
+            FN(put)(right + wide + j, p);
+            FN(put)(left + j, p * x * weight);
+            FN(put)(left + wide + j, p * weight);
+        }
+    if (s->bend != BEND_SPLIT)
+        return;
+    const double trace = FN(across_d)(traces);
+    for (Py_ssize_t j = 0; j < wide; j += LANES) {
+        FN(put)(right + 2 * wide + j, FN(get)(s->x + j));
+        FN(put)(left + 2 * wide + j, FN(get)(s->x + j) * trace);
+    }
+}
+
+/* Adds a row to the sums of its client: weight and loss to `sums`, the rest to `s`. */
+static void FN(add_scaling)(Scaling *s, const Matrix *m, const char *row, Py_ssize_t label, double weight, double *sums)
+{
+    const Py_ssize_t wide = s->wide;
+    FN(canonical)(s, m, row);
+    /* A row whose own class is masked has no finite loss and does not count. */
+    if (!s->keep[label] || !(weight > 0))
+        return;
+    FN(map_row)(s);
+    const double own = s->p[label], top = FN(peak_d)(wide - 8, 0, (const char *)s->p, s->p + wide - 8);
+    FN(vd) totals[PARTS] = {{0}};
+    for (Py_ssize_t at = 0; at < wide; at += 8)
+        for (int p = 0; p < PARTS; p++) {
+            const FN(vd) share = FN(exp_d)(FN(get)(s->p + at + p * LANES) - top);
+            FN(put)(s->p + at + p * LANES, share);
+            totals[p] += share;
+        }
+    const double total = FN(across_d)(totals), inverse = 1.0 / total;
+    sums[0] += weight;
+    sums[1] += (FN(log_d)((FN(vd)){0} + total)[0] + (top - own)) * weight;
+    for (Py_ssize_t at = 0; at < wide; at += LANES)
+        FN(put)(s->p + at, FN(get)(s->p + at) * inverse);
+    if (s->bend == BEND_FULL)
+        FN(keep_full)(s, weight);
+    else if (s->bend)
+        FN(bend_row)(s, weight);
+    s->p[label] -= 1.0;
+    double *const slopes = s->slopes + (s->matrix ? s->n * wide : 0);
+    for (Py_ssize_t at = 0; at < wide; at += LANES) {
+        const FN(vd) residual = FN(get)(s->p + at) * weight, x = FN(get)(s->x + at);
+        if (s->matrix) {
+            FN(put)(s->rows + s->kept * wide + at, x);
+            FN(put)(s->residuals + s->kept * wide + at, residual);
+        }
+        else {
+            FN(put)(slopes + at, FN(get)(slopes + at) + residual * x);
+            FN(put)(slopes + wide + at, FN(get)(slopes + wide + at) + residual);
+            continue;
+        }
+        FN(put)(slopes + at, FN(get)(slopes + at) + residual);
+    }
+    if (++s->kept == KEPT_ROWS)
+        FN(flush_scaling)(s);
+}
+
+#undef LANES
+#undef PARTS
