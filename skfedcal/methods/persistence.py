@@ -418,6 +418,8 @@ def describe(calibrator: Any) -> Description:
     """Build the graph that computes `predict_proba` of a fitted calibrator."""
     graph = Graph(calibrator.n_features_in_)
     n_classes = len(calibrator.classes_)
+    if calibrator._rows == "given":
+        return _describe_scores(calibrator, graph)
     given = _as_logits(graph, n_classes, calibrator.input_type)
     # In the type of the input, as `predict_proba` does it: bins have sharp edges.
     logits = (given - given.max()).double()
@@ -429,6 +431,20 @@ def describe(calibrator: Any) -> Description:
     else:
         outputs = {"proba": softmax(out), "log_proba": log_softmax(out)}
     return Description(graph, {**outputs, "label": out.argmax()})
+
+
+def _describe_scores(calibrator: Any, graph: Graph) -> Description:
+    """Graph of a map that takes scores as they are given and returns probabilities."""
+    scores = graph.input().double()
+    scores = scores + scores.max() * 0.0  # nan where the largest is not finite
+    if len(calibrator.classes_) == 1:
+        proba = scores.columns([0]) * 0.0 + 1.0
+    else:
+        proba = calibrator._proba_formula(scores)
+    if not calibrator._class_map.in_order:
+        proba = proba.columns(calibrator._class_map.order)
+    outputs = {"proba": proba, "log_proba": proba.log(), "label": proba.argmax()}
+    return Description(graph, outputs)
 
 
 def _mapped(calibrator: BaseCalibrator, logits: Value) -> Value:

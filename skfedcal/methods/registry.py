@@ -170,6 +170,11 @@ class Method:
         """Names of all its algorithms in messages."""
         return tuple(a if isinstance(a, str) else a.name for a in self.algorithms)
 
+    @property
+    def has_noise(self) -> bool:
+        """Whether it can be fitted under `eps`, as one of its cases does."""
+        return any({"eps", "privacy"} & set(case.params) for case in self.cases)
+
     def load(self) -> type:
         """Import the estimator."""
         out: type = load_object(self.estimator)

@@ -339,6 +339,10 @@ def test_every_method_can_be_fitted_and_shown(run, run_json, tmp_path, method, e
     path = tmp_path / "two.npz"
     np.savez(path, logits=logits, labels=labels, client=np.arange(600) % 60)
     words = ["fit", path, "--method", method, "--eps", eps, "-o", "cal.json", "--force"]
+    if eps == "2" and not METHODS[method].has_noise:
+        code, _, lines = run(*words)
+        assert code == 4 and "no version with noise" in lines[-1]
+        return
     assert run_json(*words)["method"] == method
     code, out, _ = run(*words)
     assert code == 0 and out.split()[:2] == ["method", METHODS[method].estimator_name]

@@ -174,7 +174,7 @@ def test_torch_tensors_are_read_with_gradient_and_dtype():
     ):
         assert cal.temperature_ == pytest.approx(expected.temperature_, rel=1e-9)
         proba = cal.predict_proba(X)
-        assert isinstance(proba, np.ndarray) and proba.dtype == np.float32
+        assert isinstance(proba, torch.Tensor) and proba.dtype == torch.float32
 
 
 def test_names_of_an_earlier_fit_are_dropped():

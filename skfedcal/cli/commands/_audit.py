@@ -238,7 +238,6 @@ def run(args: argparse.Namespace, console: Console) -> None:
             f"--runs {args.runs} is too few for a conclusion; pass at least 20."
         )
     if args.site is not None:
-        check_input(args.site, "the settings of a site, TOML")
         _run_site(args, console)
         return
     if args.thorough:
@@ -265,6 +264,7 @@ def _run_site(args: argparse.Namespace, console: Console) -> None:
     given = [f"--{name}" for name, v in unused.items() if getattr(args, name) != v]
     if given:
         raise UsageError(f"{given[0]} is not used with --site: leave it out.")
+    check_input(args.site, "the settings of a site, TOML")
     audit_site_file(args.site, args.thorough, console)
 
 

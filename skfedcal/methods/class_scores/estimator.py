@@ -20,12 +20,14 @@ from skfedcal.methods.class_scores.rounds import (
     class_scores,
     n_scores_of,
 )
+from skfedcal.methods.graph import expit, interpolate
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, InputType, Rows, Seed
     from skfedcal.contract import FederatedAlgorithm
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
+    from skfedcal.methods.graph import Value
     from skfedcal.privacy.ledger import PrivacyLedger
     from skfedcal.privacy.models import PrivacyModel
 
@@ -246,6 +248,9 @@ class FedOneVsRestCalibrator(BaseCalibrator):
         uniform = np.full_like(proba, 1 / proba.shape[1])
         return np.divide(proba, total, out=uniform, where=total > 0)
 
+    def _proba_formula(self, scores: Value) -> Value:
+        return _one_vs_rest(self, scores)
+
     def _check_restored(self) -> None:
         n_scores = n_scores_of(len(self.classes_))
         pairs = [self.slopes_, self.intercepts_]
@@ -281,3 +286,39 @@ def isotonic_curve(scores: Array, weights: Array) -> tuple[Array, Array]:
     fitted = IsotonicRegression(out_of_bounds="clip")
     fitted.fit(scores, weights[1] / rows, sample_weight=rows)
     return fitted.X_thresholds_, np.clip(fitted.y_thresholds_, 0.0, 1.0)
+
+
+def _one_vs_rest(calibrator: FedOneVsRestCalibrator, scores: Value) -> Value:
+    """`predict_proba` as operations on scores in double precision."""
+    n_classes = len(calibrator.classes_)
+    own = _formula_scores(scores, calibrator.input_type, n_classes)
+    if calibrator.method == "sigmoid":
+        proba = expit(-(own * calibrator.slopes_ + calibrator.intercepts_))
+    else:
+        points = calibrator.thresholds_
+        # Beyond the ends a curve is constant; an infinite score times a slope of 0 is
+        # not a number.
+        own = own.at_least([p[0] for p in points]).at_most([p[-1] for p in points])
+        proba = interpolate(own, points, calibrator.values_)
+    if n_classes == 2:
+        return (1.0 - proba).beside(proba)
+    total = proba.sum()
+    empty = total.equals(0.0)
+    return empty.choose(1 / n_classes, proba / empty.choose(1.0, total))
+
+
+def _formula_scores(scores: Value, input_type: InputType, n_classes: int) -> Value:
+    """`class_scores` as operations of a graph."""
+    n_columns = scores.graph.n_columns
+    if input_type == "log_proba":
+        scores = scores.exp()
+    if n_classes == 2:
+        last = scores.columns([n_columns - 1])
+        if n_columns == 1 or input_type != "logits":
+            return last
+        return last - scores.columns([0])
+    if n_columns == n_classes:
+        return scores
+    if input_type == "proba":
+        return (1.0 - scores.sum()).beside(scores)
+    return (scores.max() * 0.0).beside(scores)
