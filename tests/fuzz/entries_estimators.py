@@ -239,6 +239,10 @@ def predictor(name, case):
         return
     found = getattr(estimator, verb)(rows)
     check_refused(case)
+    if hasattr(rows, "detach") != hasattr(found, "detach"):
+        raise Broken(f"{type(found).__name__} for {type(rows).__name__}")
+    if hasattr(found, "detach"):
+        found = found.numpy()
     if verb == "predict_proba":
         check_proba(found, len(estimator.classes_))
     elif verb == "predict_log_proba":

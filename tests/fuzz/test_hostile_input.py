@@ -228,7 +228,7 @@ def test_labels_may_be_a_tensor_with_a_gradient():
 def test_a_refused_fit_leaves_no_attributes(name):
     estimator = getattr(skfedcal, name)(skfedcal.FedTempCalibrator())
     with pytest.raises(ValueError, match="NaN"):
-        estimator.fit(np.full((4, 2), np.nan), LABELS)
+        estimator.fit(np.full((40, 2), np.nan), np.resize(LABELS, 40))
     assert not [key for key in vars(estimator) if key.endswith("_")]
 
 

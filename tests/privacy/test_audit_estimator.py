@@ -329,7 +329,7 @@ def test_command_fails_if_the_audit_does(monkeypatch, capsys):
     assert main(["audit", "--method", "bin", "--runs", "20", "--seed", "0"]) == 1
     captured = capsys.readouterr()
     assert "verdict      FAILED" in captured.out
-    assert "FedBinCalibrator violates eps=1" in captured.err
+    assert "FedBinCalibrator violates its claim of eps = 1" in captured.err
 
 
 def test_picture_shows_the_claim_and_the_errors():

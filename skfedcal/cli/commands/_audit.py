@@ -256,7 +256,9 @@ def run(args: argparse.Namespace, console: Console) -> None:
     console.result(_text(name, result), data)
     if not result.passed:
         failed = ", ".join(check.name for check in result.failures)
-        raise CheckFailedError(f"{name} violates eps={args.eps:g}: {failed}.")
+        raise CheckFailedError(
+            f"{name} violates its claim of eps = {args.eps:g}: {failed}."
+        )
 
 
 def _run_site(args: argparse.Namespace, console: Console) -> None:
