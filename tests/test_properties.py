@@ -228,7 +228,9 @@ def test_json_round_trip_keeps_every_bit(cal, data):
 def test_every_registered_calibrator_is_under_these_laws():
     for method in registry.methods("calibrator"):
         private = {"eps" in case.params for case in method.cases}
-        assert private == {False, True}, method.word
+        # The maps of scikit-learn have no version with noise.
+        expected = {False} if method.word == "class_scores" else {False, True}
+        assert private == expected, method.word
         names = {check.__name__ for check in (*testing.ALWAYS, *testing.EXACT_ONLY)}
         for case in method.cases:
             exempt = {**method.exempt, **case.exempt}

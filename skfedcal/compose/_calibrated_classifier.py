@@ -467,12 +467,12 @@ class FederatedCalibratedClassifier(
         return CalibratedPair(estimator, calibrator, self._reads)
 
     @property
-    def estimator_(self) -> Any:
+    def estimator_(self) -> BaseEstimator:
         """The trained classifier, if there is one."""
         return self._only("estimator")
 
     @property
-    def calibrator_(self) -> Any:
+    def calibrator_(self) -> BaseCalibrator:
         """The fitted calibrator, if there is one."""
         return self._only("calibrator")
 

@@ -231,7 +231,7 @@ def test_more_released_numbers_cost_a_little_more():
 def test_report_of_exact_sums():
     text = repr(PrivacyReport())
     assert text.startswith("PrivacyReport(no differential privacy;")
-    assert "exact sum over clients" in text
+    assert "exact: the server sees the sum over clients without noise" in text
 
 
 @pytest.mark.parametrize("secure", [True, False])
