@@ -150,6 +150,15 @@ def calibrator_class(request):
     return request.param
 
 
+@pytest.fixture(
+    params=[m.load() for m in registry.methods("calibrator") if m.has_noise],
+    ids=lambda cls: cls.__name__,
+)
+def noisy_class(request):
+    """Each calibrator that has a version with noise, in turn."""
+    return request.param
+
+
 @pytest.fixture(scope="session")
 def federation():
     """Logits of 3 classes, 1.8 times too large, at 12 clients with label skew."""

@@ -245,8 +245,8 @@ def test_grid_search_spends_from_one_ledger(federation, start, grid):
 
 
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
-def test_grid_search_without_a_ledger_warns(federation, calibrator_class):
-    search = GridSearchCV(calibrator_class(), {"eps": [1.0]}, cv=2, refit=False)
+def test_grid_search_without_a_ledger_warns(federation, noisy_class):
+    search = GridSearchCV(noisy_class(), {"eps": [1.0]}, cv=2, refit=False)
     with pytest.warns(PrivacyWarning, match="spends eps again"):
         search.fit(
             federation.logits, federation.labels, client_ids=federation.client_ids
@@ -254,10 +254,10 @@ def test_grid_search_without_a_ledger_warns(federation, calibrator_class):
 
 
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
-def test_cross_validation_debits_each_fold(federation, calibrator_class):
+def test_cross_validation_debits_each_fold(federation, noisy_class):
     ledger = PrivacyLedger()
     scores = cross_val_score(
-        calibrator_class(5.0, ledger=ledger),
+        noisy_class(5.0, ledger=ledger),
         federation.logits,
         federation.labels,
         cv=5,
@@ -391,10 +391,10 @@ def test_weight_zero_removes_and_weight_two_repeats(federation, calibrator):
 
 
 @pytest.mark.parametrize("params", [{"eps": 1.0}, {"privacy": CentralDP(1.0)}])
-def test_sample_weight_is_refused_under_privacy(clients, calibrator_class, params):
+def test_sample_weight_is_refused_under_privacy(clients, noisy_class, params):
     weights = [np.ones(len(y)) for _, y in clients]
     with pytest.raises(ValueError, match="sample_weight cannot be used with privacy"):
-        calibrator_class(**params).fit(clients, sample_weight=weights)
+        noisy_class(**params).fit(clients, sample_weight=weights)
 
 
 def test_feature_names_of_frames(federation, calibrator_class):
