@@ -55,8 +55,8 @@ def names(result):
     return {check.name for check in result.checks}
 
 
-def test_every_calibrator_keeps_its_claim_at_the_door(calibrator_class):
-    result = audit_estimator(calibrator_class(eps=1.0), n_runs=0, random_state=0)
+def test_every_calibrator_keeps_its_claim_at_the_door(noisy_class):
+    result = audit_estimator(noisy_class(eps=1.0), n_runs=0, random_state=0)
     assert result.passed, result
     assert names(result) == AT_THE_DOOR
     assert result.claim.eps == 1.0
@@ -94,10 +94,10 @@ def test_a_head_on_features_keeps_its_claim_at_the_door():
 
 
 @pytest.mark.slow
-def test_every_calibrator_keeps_its_claim_over_runs(calibrator_class):
+def test_every_calibrator_keeps_its_claim_over_runs(noisy_class):
     # Twice the eps is caught with chance 0.98 where the canary fills the claim.
     result = audit_estimator(
-        calibrator_class(eps=8.0), n_runs=200, alpha=1e-6, random_state=0
+        noisy_class(eps=8.0), n_runs=200, alpha=1e-6, random_state=0
     )
     assert result.passed, result
     assert names(result) == AT_THE_DOOR | OVER_RUNS

@@ -140,7 +140,7 @@ class SigmoidNewton:
         return (
             {
                 "stage": Field((), "whole", 0, 2),
-                "scale": Field((3, size)),
+                "scale": Field((3, size), low=-1100.0, high=1100.0),
                 "weight": Field((2, size), low=0.0),
                 "point": Field((2, size)),
             },
@@ -163,7 +163,8 @@ class SigmoidNewton:
                 out["weights"][block.clients] += _sums(block, own)
                 continue
             power, centre, width = broadcast["scale"]
-            scaled = np.ldexp(scores, -power.astype(int)).T
+            # Finite scores are below 1 in size by the choice of the power; -inf is -1.
+            scaled = np.clip(np.ldexp(scores, -power.astype(int)).T, -1.0, 1.0)
             if stage == 1:
                 values = np.stack([scaled, scaled * scaled])
             else:
@@ -209,7 +210,7 @@ def _powers(block: Block, scores: Array, size: int) -> Array:
     cell = np.clip(exponent, 0, _POWERS - 1) + np.arange(size) * _POWERS
     n_clients = len(block.offsets) - 1
     owner = np.repeat(np.arange(n_clients), np.diff(block.offsets))
-    counted = scores != 0
+    counted = (scores != 0) & np.isfinite(scores)
     if block.weights is not None:
         counted &= (block.weights > 0)[:, None]
     cell += owner[:, None] * (size * _POWERS)
