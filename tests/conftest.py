@@ -36,13 +36,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repo"))
 MOST_WORKERS = 8
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
 def pytest_configure(config):
     # xdist registers it, unless it is switched off.
     text = "xdist_group(name): run in the same worker"
     config.addinivalue_line("markers", text)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
 def pytest_cmdline_main(config):
     """Run folders on all cores and single files in one process, unless -n is given.
 

@@ -884,9 +884,11 @@ def _stated(result: dict[str, Any]) -> list[list[str]]:
     eps = "none: exact sums" if result["eps"] is None else f"{result['eps']:.4g}"
     mark = "SIMULATED: " if result["simulated"] else ""
     records = ", ".join(map(str, result["records"])) or "none of this ledger"
+    # A result over sites also paid for the comparison: see its statement.
+    whole = "" if result["statement"] is None else " of the fit alone"
     rows = [
         ["what", result["what"]],
-        ["eps, delta", f"{mark}{eps}, {result['delta']:.3g}"],
+        [f"eps, delta{whole}", f"{mark}{eps}, {result['delta']:.3g}"],
         ["protects", f"one {result['unit']} of {result['n_units']}"],
         ["neighbours", result["adjacency"]],
         ["trust", result["trust"]],
