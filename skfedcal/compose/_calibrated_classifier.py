@@ -142,7 +142,9 @@ def name_columns(calibrator, classes):
             f"y holds only one class ({classes.tolist()}); nothing can be calibrated."
         )
     given = calibrator.classes
-    if given is not None and not np.array_equal(np.sort(np.asarray(given)), classes):
+    if given is not None and not np.array_equal(
+        np.sort(np.asarray(given)), np.sort(classes)
+    ):
         raise ValueError(
             f"The calibrator has classes={list(given)}, the classifier has "
             f"{classes.tolist()}; leave `classes` out."
@@ -245,8 +247,9 @@ class FederatedCalibratedClassifier(
     classes_ : ndarray of shape (n_classes,)
         Sorted labels; the order of the columns of `predict_proba`.
     privacy_ : PrivacyReport
-        The guarantee of the calibrator. Unless the classifier is frozen, it lists
-        among its assumptions that the classifier is not covered.
+        The guarantee of the calibrator; of an ensemble, that of the first fold. Where
+        it is private and the classifier is not frozen, it lists among its assumptions
+        that the classifier is not covered.
     n_features_in_ : int
         Number of features, if `estimator_` defines it.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -403,6 +406,7 @@ class FederatedCalibratedClassifier(
         scores, rows = self._scores(data, estimator, splits, routed, read, context)
         self.classes_ = classes_of(estimator)
         pair = self._calibrate(data, estimator, calibrator, scores, rows, context)
+        self.classes_ = np.sort(self.classes_)  # the order of the calibrator's columns
         self.calibrated_classifiers_ = [pair]
 
     def _scores(self, data, estimator, splits, routed, read, context):
@@ -447,6 +451,12 @@ class FederatedCalibratedClassifier(
             return
         scores = join_folds([fold.scores for fold in folds], splits, len(data.y))
         first = folds[0].estimator
+        orders = {tuple(classes_of(fold.estimator).tolist()) for fold in folds}
+        if len(orders) > 1:
+            raise ValueError(
+                f"{type(first).__name__} has its classes in another order in some "
+                f"folds: {sorted(orders)}. Pass ensemble=False."
+            )
         pair = self._calibrate(data, first, calibrator, scores, slice(None), context)
         self.calibrated_classifiers_ = [
             pair._replace(estimator=fold.estimator) for fold in folds
@@ -457,7 +467,7 @@ class FederatedCalibratedClassifier(
         kind = "logits" if hasattr(estimator, "decision_function") else "proba"
         if calibrator is None or self._reads in ("sigmoid", "isotonic"):
             calibrator = make_calibrator(self.method, frozen=True, input_type=kind)
-        name_columns(calibrator, self.classes_)
+        name_columns(calibrator, classes_of(estimator))
         weights = check_method_params(data.X, {"w": data.weights}, rows)["w"]
         arguments = calibration_data(
             scores, data.y[rows], weights, data.clients[rows], data.names
@@ -550,7 +560,7 @@ class FederatedCalibratedClassifier(
 
     @property
     def privacy_(self) -> PrivacyReport:
-        """The guarantee of the calibrator."""
+        """The guarantee of the calibrator; of several, that of the first fold."""
         check_is_fitted(self)
         pair = self.calibrated_classifiers_[0]
         report = pair.calibrator.privacy_

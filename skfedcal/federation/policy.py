@@ -84,7 +84,8 @@ class SitePolicy:
     methods : tuple of str, default=None
         Methods that are answered, by their words or the names of their estimators,
         such as 'temperature' or 'FedVectorCalibrator'; or single algorithms of them,
-        such as 'temperature.posterior/2'. None is all that the site knows.
+        such as 'temperature.posterior/2'. None is all that the site knows, among them
+        'class_scores.table/1', whose exact sum holds the scores of single rows.
     classes : tuple of str, default=None
         Labels of the site, as texts: a request must name these and no others. None
         takes any; rows whose label a request does not name then send zeros, and exact

@@ -177,6 +177,8 @@ def read_clients(
             stacklevel=6,
         )
     check_weights(clients.weights, model)
+    if clients.weights is not None:
+        estimator._check_weights(clients.weights)
     return clients, classes
 
 
@@ -512,6 +514,9 @@ class BaseCalibrator(
 
     def _check_model(self, model: PrivacyModel) -> None:
         """Raise ValueError for a privacy model that the method does not have."""
+
+    def _check_weights(self, weights: Array) -> None:
+        """Raise ValueError for weights of rows that the method cannot sum."""
 
     def _disclosed(self) -> tuple[str, ...]:
         """What the server learns beyond the map, for the report."""

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris, make_classification
 from sklearn.ensemble import RandomForestClassifier
@@ -210,3 +210,30 @@ def test_torch_in_torch_out(rows):
     assert isinstance(temperature.predict_proba(logits), torch.Tensor)
     words = clone(whole).fit(X, np.array(["a", "b", "c"])[y])
     assert isinstance(words.predict(tensor), np.ndarray)
+
+
+class Unsorted(ClassifierMixin, BaseEstimator):
+    """A classifier whose first column is the larger label."""
+
+    def fit(self, X, y, sample_weight=None):
+        self.classes_, self.n_features_in_ = np.array([1, 0]), X.shape[1]
+        return self
+
+    def predict_proba(self, X):
+        proba = 1 / (1 + np.exp(-X[:, 0]))
+        return np.column_stack([proba, 1 - proba])
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("method", ["sigmoid", "isotonic", "temperature", "auto"])
+def test_columns_of_a_classifier_with_unsorted_classes(method, frozen):
+    rng = np.random.default_rng(0)
+    X = 2 * rng.normal(size=(400, 2))
+    y = (rng.random(400) < 1 / (1 + np.exp(-X[:, 0]))).astype(int)
+    model = FrozenEstimator(Unsorted().fit(X, y)) if frozen else Unsorted()
+    fitted = FederatedCalibratedClassifier(model, method).fit(X, y)
+    assert fitted.classes_.tolist() == [0, 1]
+    best = fitted.classes_[fitted.predict_proba(X).argmax(axis=1)]
+    np.testing.assert_array_equal(best, fitted.predict(X))
+    assert (best == y).mean() > 0.75

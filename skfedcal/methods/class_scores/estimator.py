@@ -37,7 +37,8 @@ Array = NDArray[Any]
 # Said in the report of an isotonic fit.
 _TABLE_KNOWN = (
     "the server learns every distinct score of the clients' rows together, with its "
-    "numbers of labels, but not which client has it"
+    "numbers of clients, rows and labels; which client has it stays hidden only in a "
+    "masked sum over several clients"
 )
 
 
@@ -92,12 +93,18 @@ class FedOneVsRestCalibrator(BaseCalibrator):
 
     Notes
     -----
-    For 'sigmoid' clients send sums of the loss and its derivatives, about ten rounds of
-    six numbers for each class. For 'isotonic' the server needs all distinct scores: it
-    reads them from the sum of the clients' invertible Bloom lookup tables [2]_, in two
-    rounds. It does not learn which client has which score, but it does learn the table
-    of all clients together, and so does whoever reads `thresholds_` in part. Where that
-    is too much, use :class:`FedHistogramCalibrator`.
+    For 'sigmoid' clients first send counts of the magnitudes of their scores (264 for
+    each class) and of their labels, then two moments, then, in five to ten rounds, six
+    sums of the loss and its derivatives for each class.
+
+    For 'isotonic' the server needs all distinct scores: it reads them from the sum of
+    the clients' invertible Bloom lookup tables [2]_, in two rounds. It learns the table
+    of all clients together, with the number of clients of each score; which client has
+    it stays hidden only in a masked sum over several clients. `thresholds_` holds some
+    of the scores. Where that is too much, use :class:`FedHistogramCalibrator`. A site
+    refuses it if `methods` of its policy leaves ``class_scores.table/1`` out.
+
+    Weights have to be between 1e-6 and 1e12, so that sums hold them.
 
     Scores are used in double precision. scikit-learn takes scores closer than 1e-15 for
     one, and so does this; for scores in single precision it uses 1e-6 instead.
@@ -177,6 +184,15 @@ class FedOneVsRestCalibrator(BaseCalibrator):
                 "which fits the curve to noisy counts."
             )
 
+    def _check_weights(self, weights: Array) -> None:
+        used = weights[weights > 0]
+        if used.min() < 1e-6 or used.max() > 1e12 or used.sum() > 2.0**50:
+            raise ValueError(
+                f"sample_weight is between {used.min():.3g} and {used.max():.3g}, with "
+                f"a sum of {used.sum():.3g}. Exact sums hold weights from 1e-6 to 1e12 "
+                "with a sum of at most 1e15: scale it to about 1."
+            )
+
     def _disclosed(self) -> tuple[str, ...]:
         return (_TABLE_KNOWN,) if self.method == "isotonic" else ()
 
@@ -189,7 +205,7 @@ class FedOneVsRestCalibrator(BaseCalibrator):
             self.slopes_, self.intercepts_ = state.coefficients
             self._converged = state.converged
             return
-        if state.scores is None:  # callbacks may ask before the table is read
+        if not state.read:  # callbacks may ask before the table is read
             self._converged = False
             state_of = [(np.zeros(1), np.full((2, 1), 0.5))] * n_scores
         else:
@@ -228,7 +244,7 @@ class FedOneVsRestCalibrator(BaseCalibrator):
         check_is_fitted(self)
         rows = check_scores(self, X, reset=False)
         n_classes = len(self.classes_)
-        check_given(rows, n_classes, input_type=self.input_type, warn=True)
+        check_given(rows, n_classes, input_type=self.input_type)
         proba = self._proba(class_scores(rows, self.input_type, n_classes))
         return self._in_order(proba).astype(rows.dtype, copy=False)
 

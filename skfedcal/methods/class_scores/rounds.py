@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ _POWERS, _POWER_WIDTH, _LEAST_POWER = 264, 8, -1080
 _CLOSE = 1e-7
 # Longest step, and shares of a step to try before the best point is kept.
 _REACH, _LEAST_SHARE = 50.0, 2.0**-40
+_NO_ROWS = "No client has a row that can be used: check logits, labels and classes."
 # Loss may rise by this share by rounding.
 _ROUNDING = 1e-13
 
@@ -79,8 +80,8 @@ class SigmoidState:
     point: Array
     best: Array
     step: Array
+    closed: Array
     stage: int = 0
-    closed: Array | None = None
 
     @property
     def coefficients(self) -> tuple[Array, Array]:
@@ -92,7 +93,7 @@ class SigmoidState:
     @property
     def converged(self) -> bool:
         """Whether all scores have their optimum."""
-        return self.closed is not None and bool(self.closed.all())
+        return bool(self.closed.all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,8 @@ class SigmoidNewton:
         size = n_scores_of(n_classes)
         zero, pair = np.zeros(size), np.zeros((2, size))
         best = np.full((3, size), np.inf)
-        return SigmoidState(zero, zero, np.ones(size), pair, pair, best, pair)
+        closed = np.zeros(size, dtype=bool)
+        return SigmoidState(zero, zero, np.ones(size), pair, pair, best, pair, closed)
 
     def broadcast(self, state: SigmoidState) -> Arrays:
         return {
@@ -177,6 +179,8 @@ class SigmoidNewton:
 
     def update(self, state: SigmoidState, total: Sums, n_clients: int) -> SigmoidState:
         if state.stage == 0:
+            if not total["weights"].any():
+                raise ValueError(_NO_ROWS)
             used = total["powers"] > 0
             highest = _POWERS - 1 - used[:, ::-1].argmax(axis=1)
             power = (highest + 1.0) * _POWER_WIDTH + _LEAST_POWER
@@ -235,12 +239,12 @@ def _derivatives(place: Array, own: Array, broadcast: Arrays) -> Array:
 def _newton(state: SigmoidState, sums: Array) -> SigmoidState:
     """Take a Newton step for each score, or half of the last one where it failed."""
     loss, first, second, aa, ab, bb = sums
-    closed = np.zeros(len(loss), dtype=bool) if state.closed is None else state.closed
+    still = state.closed
     rows = state.weight.sum(axis=0)
     worse = loss > state.best[2] + _ROUNDING * rows
     short = np.abs(state.step).max(axis=0) < _LEAST_SHARE
     # A score that is the same in all rows has no slope.
-    ridge = 1e-12 * (aa + bb) + np.finfo(np.float64).tiny
+    ridge = 1e-12 * (aa + bb) + 1e-140  # whose square is not 0
     det = (aa + ridge) * (bb + ridge) - ab * ab
     step = -np.stack([(bb + ridge) * first - ab * second,
                       (aa + ridge) * second - ab * first]) / det  # fmt: skip
@@ -250,9 +254,8 @@ def _newton(state: SigmoidState, sums: Array) -> SigmoidState:
     near = np.abs(step).max(axis=0) <= _CLOSE * np.maximum(
         1, np.abs(best[:2]).max(axis=0)
     )
-    closed = closed | (near & ~worse) | (worse & short)
+    closed = still | (near & ~worse) | (worse & short)
     # A closed score stays where its last step led.
-    still = state.closed if state.closed is not None else np.zeros_like(closed)
     step = np.where(still, 0.0, step)
     point = np.where(still, state.point, best[:2] + step)
     return replace(state, point=point, best=best, step=step, closed=closed)
@@ -260,8 +263,13 @@ def _newton(state: SigmoidState, sums: Array) -> SigmoidState:
 
 # Cells of a sketch: three parts, together this many for each score, and some more.
 _PARTS, _LOAD, _SPARE = 3, 1.6, 128
-# Most cells that a site computes for.
-MAX_CELLS = 2**24
+# Most cells that a site computes for: of ten numbers each, the limit of its policy.
+MAX_CELLS = 10**6
+# Largest size of a score in a table, where only the order counts: differences of two
+# stay finite.
+_FAR = float(np.finfo(np.float64).max) / 4
+# Passes over a table that is read: an honest one takes about ten.
+_PASSES = 200
 # Numbers of a cell: clients, their rows and positive rows; then, for each client with
 # the score, its number, its bits in four pieces and a checksum in two, of 16 bits each.
 _N_PIECES, _N_CHECKS = 4, 2
@@ -270,7 +278,7 @@ _NUMBERS = 4 + _N_PIECES + _N_CHECKS
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """Distinct scores of all clients with their weights, once they are read.
+    """Distinct scores of all clients with their weights, once they are `read`.
 
     `index` is the number of the score, `scores` its value, `weights` of shape (2, n)
     the sums over negatives and positives. `n_cells` is the size of the sketch.
@@ -278,9 +286,10 @@ class TableState:
 
     n_cells: int = 0
     rounds: int = 0
-    index: Array | None = None
-    scores: Array | None = None
-    weights: Array | None = None
+    read: bool = False
+    index: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    scores: Array = field(default_factory=lambda: np.zeros(0))
+    weights: Array = field(default_factory=lambda: np.zeros((2, 0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +319,8 @@ class ScoreTable:
     these tables is a table of all clients, from which the server reads every score.
     Where this fails by chance, it asks again with another hash.
 
-    The server learns which scores all clients have together and how often, but not
-    which client has which.
+    The server learns which scores all clients have together, at how many clients and
+    how often. Which client has which stays hidden only in a masked sum over several.
 
     input_type ('logits', 'log_proba', 'proba'): Type of the scores in the columns.
     weighted: Rows carry weights.
@@ -383,6 +392,7 @@ class ScoreTable:
         used = weight > 0
         owner, weight = owner[used], weight[used]
         scores = class_scores(rows[used], self.input_type, clients.n_classes)
+        scores = np.clip(scores, -_FAR, _FAR)
         size = scores.shape[1]
         own = class_labels(labels[used], clients.n_classes).ravel()
         keys = (scores + 0.0).ravel().view(np.uint64)  # -0 and 0 are one score
@@ -407,6 +417,8 @@ class ScoreTable:
 
     def update(self, state: TableState, total: Sums, n_clients: int) -> TableState:
         if not state.n_cells:
+            if total["sizes"][0] <= 0:
+                raise ValueError(_NO_ROWS)
             n_cells = int(_LOAD * int(total["sizes"][0])) + _SPARE
             n_cells = _PARTS * (n_cells // _PARTS + 1)
             if n_cells > MAX_CELLS:
@@ -422,12 +434,10 @@ class ScoreTable:
         if found is None:
             return replace(state, rounds=state.rounds + 1)
         index, scores, weights = found
-        return replace(
-            state, rounds=state.rounds + 1, index=index, scores=scores, weights=weights
-        )
+        return TableState(state.n_cells, state.rounds + 1, True, index, scores, weights)
 
     def done(self, state: TableState) -> bool:
-        return state.scores is not None
+        return state.read
 
 
 def _mixed(keys: Array, salt: int) -> Array:
@@ -472,7 +482,9 @@ def _read_table(
     cells, n_cells = cells.copy(), len(cells)
     weights = None if weights is None else weights.copy()
     found: list[tuple[Array, Array, Array]] = []
-    while cells.any():
+    for _ in range(_PASSES):
+        if not cells.any():
+            break
         where, keys, index = _single(cells, salt)
         if not len(where):
             return None
@@ -490,13 +502,18 @@ def _read_table(
             np.subtract.at(cells, part, numbers)
             if weights is not None:
                 np.subtract.at(weights, part, counts.T)
+    else:
+        return None
     if not found:
         return None
     index, scores, counts = (
         np.concatenate(x, axis=-1) for x in zip(*found, strict=True)
     )
-    order = np.lexsort((scores, index))
-    return index[order], scores[order], np.maximum(counts[:, order], 0.0)
+    counts = np.maximum(counts, 0.0)
+    # Rows of no weight have no place in a curve, and a site may send anything.
+    good = np.flatnonzero(np.isfinite(scores) & (counts.sum(axis=0) > 0))
+    order = good[np.lexsort((scores[good], index[good]))]
+    return index[order], scores[order], counts[:, order]
 
 
 def _single(cells: Array, salt: int) -> tuple[Array, Array, Array]:

@@ -1,5 +1,7 @@
 """FedOneVsRestCalibrator: the maps of scikit-learn, from clients."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.calibration import CalibratedClassifierCV
@@ -16,6 +18,15 @@ from skfedcal import (
     FederatedRunner,
     FedOneVsRestCalibrator,
     SecureAggregation,
+)
+from skfedcal.exceptions import FaultyClientWarning, NotEnoughClientsError
+from skfedcal.federation import (
+    InProcess,
+    InProcessTransport,
+    RemoteClients,
+    Site,
+    SitePolicy,
+    SiteRows,
 )
 from skfedcal.methods.class_scores import rounds
 from skfedcal.methods.class_scores.rounds import ScoreTable
@@ -204,3 +215,122 @@ def test_a_knot_in_the_sketch_asks_again_with_another_hash(monkeypatch):
         state = table.update(state, total, 2)
         assert not table.done(state)
     assert state.rounds == 4
+
+
+def noisy_scores(n_rows=300):
+    """Scores of two classes and labels."""
+    rng = np.random.default_rng(0)
+    scores = 2 * rng.normal(size=n_rows)
+    return scores[:, None], (rng.random(n_rows) < 1 / (1 + np.exp(-scores))).astype(int)
+
+
+class Failing:
+    """Clients that cannot be reached in the second round."""
+
+    def __init__(self, clients):
+        self.inner, self.n_asked = InProcess(clients), 0
+
+    def ids(self):
+        return self.inner.ids()
+
+    def total(self, request, cohort):
+        self.n_asked += 1
+        if self.n_asked == 2:
+            raise ConnectionError
+        return self.inner.total(request, cohort)
+
+
+@pytest.mark.parametrize("method", ["sigmoid", "isotonic"])
+def test_a_stopped_fit_is_resumed(method, tmp_path):
+    scores, y = noisy_scores()
+    engine = Failing(FederatedDataset(scores, y, np.arange(4) * 100, range(3), 2))
+    ids = np.arange(300) // 100
+
+    def fit(resume):
+        path = tmp_path / "run.npz"
+        runner = FederatedRunner(backend=engine, checkpoint=path, resume=resume)
+        cal = FedOneVsRestCalibrator(method=method, runner=runner)
+        return cal.fit(scores, y, client_ids=ids)
+
+    with pytest.raises(ConnectionError):
+        fit(False)
+    found = fit(True)
+    again = fit(True)
+    expected = FedOneVsRestCalibrator(method=method).fit(scores, y, client_ids=ids)
+    for one in (found, again):
+        np.testing.assert_array_equal(
+            one.predict_proba(scores), expected.predict_proba(scores)
+        )
+
+
+def test_infinite_and_huge_scores_do_not_stop_an_isotonic_fit():
+    scores, y = noisy_scores()
+    Z = np.column_stack([np.zeros(len(scores)), scores.ravel()])
+    Z[3, 0], Z[4] = -np.inf, [1e308, -1e308]
+    found = FedOneVsRestCalibrator(method="isotonic").fit(Z, y)
+    assert np.isfinite(found.predict_proba(Z)).all()
+
+
+@pytest.mark.parametrize("method", ["sigmoid", "isotonic"])
+@pytest.mark.parametrize("unit", [1e-10, 1e18])
+def test_weights_that_sums_cannot_hold_are_refused(method, unit):
+    scores, y = noisy_scores()
+    cal = FedOneVsRestCalibrator(method=method)
+    with pytest.raises(ValueError, match="scale it to about 1"):
+        cal.fit(scores, y, sample_weight=np.full(len(y), unit))
+
+
+def test_the_server_reads_a_table_in_a_few_passes_or_asks_again(monkeypatch):
+    """A site may send a table that gives up one score in each pass."""
+    scores, y = noisy_scores(3000)
+    algorithm = ScoreTable()
+    clients = FederatedDataset(scores, y, np.array([0, 3000]), range(1), 2)
+    broadcast = {"n_cells": np.asarray(3 * 1700), "salt": np.asarray(1)}
+    cells = algorithm.query(broadcast, clients)["cells"][0]
+    monkeypatch.setattr(rounds, "_PASSES", 20)
+    assert len(rounds._read_table(cells, None, 1)[1]) == 3000
+    monkeypatch.setattr(rounds, "_PASSES", 2)
+    assert rounds._read_table(cells, None, 1) is None
+
+
+def test_one_score_in_a_small_batch_is_not_called_a_probability():
+    scores, y = noisy_scores()
+    fitted = FedOneVsRestCalibrator().fit(scores, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted.predict_proba([[0.4]])
+
+
+def test_a_site_can_refuse_to_reveal_scores():
+    scores, y = noisy_scores()
+    Z = np.column_stack([np.zeros(len(scores)), scores.ravel()])
+    owner = np.arange(len(y)) % 3
+
+    def fit(**options):
+        policy = SitePolicy(allow_plain=True, **options)
+        sites = {
+            name: Site(name, SiteRows(Z[owner == i], y[owner == i]), policy=policy)
+            for i, name in enumerate("abc")
+        }
+        cal = FedOneVsRestCalibrator(method="isotonic", classes=[0, 1])
+        return cal.fit(RemoteClients(InProcessTransport(sites)))
+
+    with (
+        pytest.warns(FaultyClientWarning, match="does not allow"),
+        pytest.raises(NotEnoughClientsError, match="0 clients answered"),
+    ):
+        fit(methods=("temperature", "class_scores.sigmoid/1"))
+    here = FedOneVsRestCalibrator(method="isotonic").fit(Z, y)
+    there = fit(methods=("class_scores.table/1",))
+    np.testing.assert_allclose(there.predict_proba(Z), here.predict_proba(Z))
+    assert "numbers of clients" in "".join(there.privacy_.assumptions)
+
+
+def test_sites_without_a_usable_row_are_named():
+    empty = {"powers": np.zeros((1, 264)), "weights": np.zeros((2, 1))}
+    for algorithm, sums in (
+        (rounds.SigmoidNewton(), empty),
+        (ScoreTable(), {"sizes": np.zeros(1)}),
+    ):
+        with pytest.raises(ValueError, match="No client has a row that can be used"):
+            algorithm.update(algorithm.init(2), sums, 3)
