@@ -11,7 +11,7 @@ import pytest
 from skfedcal.cli import main
 from skfedcal.federation import Site, SitePolicy, SiteRows
 from skfedcal.federation import attacks as server
-from skfedcal.federation.attacks import exhaustion
+from skfedcal.federation.attacks import exhaustion, rows
 from skfedcal.federation.attacks.charges import eps_lower_bound
 from skfedcal.federation.attacks.copies import SiteCopies
 from skfedcal.federation.roster import Roster, SiteKey
@@ -219,3 +219,18 @@ def test_a_request_that_exhausts_a_site_is_found(monkeypatch, want):
     monkeypatch.setattr(exhaustion.Bombs, "seconds", 1)
     target = SimpleNamespace(plain=True, copies=Exhausted(want))
     assert exhaustion.Bombs()._handled(target, [("", {})] * 4) == 2
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_every_question_of_a_search_is_answered(tmp_path, secure):
+    """A refusal must be about the question: the same run twice would be refused."""
+    target = server.Target.of(
+        server.site_from_file(write_site(tmp_path, "top_bins")),
+        n_samples=400,
+        thorough=False,
+    )
+    attack = rows.LabelsOfRows(secure=secure)
+    found = server.Finding(attack.name, attack.tried)
+    attack.attack(target, found)
+    assert not found.learnt
+    assert found.answered >= attack.n_rows

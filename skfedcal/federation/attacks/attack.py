@@ -155,7 +155,7 @@ class Target:
     ) -> list[Observation]:
         """Ask a copy for a plain answer or for a masked one."""
         if secure:
-            return ask_masked(self.copies, site, letter, masked_shapes(entry))[0]
+            return ask_masked(self.copies, site, letter, masked_shapes(entry), run)[0]
         return [ask_plain(site, letter, run)[0]]
 
     def variants(self) -> Iterator[tuple[Entry, bool]]:

@@ -446,15 +446,22 @@ def masked_shapes(entry: Entry) -> Arrays:
 
 
 def ask_masked(
-    copies: SiteCopies, target: Site, letter: Letter, shapes: Arrays
+    copies: SiteCopies,
+    target: Site,
+    letter: Letter,
+    shapes: Arrays,
+    run: str = "audit",
 ) -> tuple[list[Observation], list[Stage]]:
-    """Ask all sites for a masked sum; give what is seen of the target, by stage."""
+    """Ask all sites for a masked sum; give what is seen of the target, by stage.
+
+    run: A ledger answers each run once, so that questions to one need a run each.
+    """
     sites = [target, *copies.peers()]
     try:
         terms = terms_hash(letter.text)
     except WireError:  # what the site refuses has no terms
         terms = b""
-    plan = replace(copies.plan(), about=terms)
+    plan = replace(copies.plan(run), about=terms)
     seen: list[Observation] = []
     stages: list[Stage] = []
 
