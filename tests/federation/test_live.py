@@ -912,7 +912,8 @@ def test_a_site_survives_messages_that_are_none(folder, link, sites, monkeypatch
             spoil(found)
         return found
 
-    monkeypatch.setattr(flower_node, "_PATIENCE", 0.01)
+    # Enough for parts of true messages, on a machine with other work.
+    monkeypatch.setattr(flower_node, "_PATIENCE", 1.0)
     monkeypatch.setattr(link, "node_PullMessages", pull)
     with connect(folder) as remote:
         assert calibrator().fit(remote).n_clients_ == 3
