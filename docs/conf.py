@@ -44,6 +44,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"sklearn\..*"),
     (r"py:(obj|attr)", r"head|privacy_|reason_|alarms_|n_periods_|names_"),
+    (r"py:(obj|attr)", r"estimator_|calibrator_"),
 ]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

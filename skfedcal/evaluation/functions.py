@@ -202,10 +202,11 @@ class Source:
             not isinstance(value, str) or value != _FIRST[k].default  # maybe an array
             for k, value in given.items()
         )
+        asked = asked or self.fit.get("plan") is not None
         if asked or self.fit.get("kind", "binary") != "binary":
             return self.histogram(), threshold
         threshold = check_threshold(threshold)
-        left_out = (*buckets, "kind")
+        left_out = (*buckets, "kind", "plan")
         settings = {**self.given, **self.fit}
         rest = {k: v for k, v in settings.items() if k not in left_out}
         return ScoreHistogram._fit_at(threshold, *self.data, **rest), 0.5

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal._params import check_choice
 from skfedcal.evaluation.answers import VISIBLE, Answers, answers_documented, undefined
 from skfedcal.evaluation.grid import by_slopes, equal_mass
 from skfedcal.evaluation.intervals import (
@@ -205,10 +206,7 @@ class RankingAnswers(Answers):
         size = self.grid.n_buckets
         if n_buckets is None:
             return np.arange(size)
-        if strategy not in ("quantile", "uniform"):
-            raise ValueError(
-                f"strategy must be 'quantile' or 'uniform', got {strategy!r}."
-            )
+        check_choice("strategy", strategy, ("quantile", "uniform"))
         if not isinstance(n_buckets, Integral) or not 1 <= n_buckets <= size:
             raise ValueError(
                 f"n_buckets={n_buckets!r} must be a whole number from 1 to {size}, the "

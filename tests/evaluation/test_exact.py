@@ -604,5 +604,7 @@ def test_buckets_that_a_histogram_does_not_have():
         ValueError, match="n_buckets=9 must be a whole number from 1 to 8"
     ):
         hist.roc_auc(n_buckets=9)
-    with pytest.raises(ValueError, match="strategy must be 'quantile' or 'uniform'"):
+    with pytest.raises(
+        ValueError, match="strategy must be one of 'quantile', 'uniform'"
+    ):
         hist.roc_auc(n_buckets=4, strategy="kmeans")

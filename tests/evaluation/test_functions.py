@@ -217,3 +217,12 @@ def test_a_calibration_curve_says_what_it_is():
     assert repr(again) == text and again.privacy == curve.privacy
     exact = skfedcal.federated_calibration_curve(fed.clients, population="rows")
     assert exact.privacy is None and exact.population == "rows"
+
+
+def test_a_wrong_plan_and_a_strange_strategy_are_named():
+    scores, labels = np.linspace(-2, 2, 40), np.arange(40) % 2
+    with pytest.raises(ValueError, match="plan"):
+        evaluation.federated_recall_score(scores, labels, plan=3)
+    hist = ScoreHistogram.fit(scores, labels)
+    with pytest.raises(ValueError, match="strategy"):
+        hist.roc_auc(n_buckets=4, strategy=np.zeros(3))
