@@ -82,6 +82,20 @@ def _aligned(array: Array) -> Array:
     return array if array.flags.aligned else array.copy()
 
 
+def _has_rows(clients: Any) -> bool:
+    return _usable(clients.rows) and clients.labels.dtype.kind in "iu"
+
+
+def _rows_of(clients: Any) -> tuple[Array, Array | None, Array, Array]:
+    """Rows, their order, labels and offsets of a `FederatedDataset`."""
+    return (
+        _aligned(clients.rows),
+        clients.order,
+        _aligned(clients.labels),
+        clients.offsets,
+    )
+
+
 def softmax(rows: Array, out: Array, scale: float = 1.0, *, logs: bool = False) -> bool:
     """Write the softmax of ``scale * rows``, or its logarithm, to `out`.
 
@@ -108,16 +122,13 @@ def derivative_sums(
     sums of shape (n_clients, order), float64: Zeros, order at most 5.
     used of shape (n_clients,), int64: Gets the number of rows that were used.
     """
-    if not _usable(clients.rows) or clients.labels.dtype.kind not in "iu":
+    if not _has_rows(clients):
         return False
     weights = clients.weights
     if weights is not None:
         weights = weights.astype(np.float64, copy=False)
     core.derivative_sums(
-        _aligned(clients.rows),
-        clients.order,
-        _aligned(clients.labels),
-        clients.offsets,
+        *_rows_of(clients),
         weights,
         beta,
         step,
@@ -153,16 +164,13 @@ def scaling_sums(
         slopes.
     curvature of shape (n_clients, n_curvature), float64: Zeros; empty with 'none'.
     """
-    if not _usable(clients.rows) or clients.labels.dtype.kind not in "iu":
+    if not _has_rows(clients):
         return False
     weights = clients.weights
     if weights is not None:
         weights = weights.astype(np.float64, copy=False)
     core.scaling_sums(
-        _aligned(clients.rows),
-        clients.order,
-        _aligned(clients.labels),
-        clients.offsets,
+        *_rows_of(clients),
         weights,
         matrix,
         beta,
@@ -189,13 +197,10 @@ def bin_counts(
         of a row is positive, that of its class.
     squares of shape (n_clients, 2), int64: Zeros; gets the sums of squares of both.
     """
-    if not _usable(clients.rows) or clients.labels.dtype.kind not in "iu":
+    if not _has_rows(clients):
         return False
     core.bin_counts(
-        _aligned(clients.rows),
-        clients.order,
-        _aligned(clients.labels),
-        clients.offsets,
+        *_rows_of(clients),
         *terms,
         positive,
         negative,

@@ -429,8 +429,9 @@ def make_dataset(
     Result dataset: Labels are column numbers, columns in the order of the input.
     Result classes: Sorted labels and their columns.
     """
+    column = client_ids if y is not None and isinstance(client_ids, str) else None
+    estimator._client_column = column
     if y is not None:
-        estimator._client_column = client_ids if isinstance(client_ids, str) else None
         X, client_ids = split_client_column(X, client_ids)
     raw = parse_clients(X, y, client_ids, sample_weight)
     rows, labels, weights, sizes = _pool(raw)

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from math import isnan
@@ -326,6 +326,20 @@ class PaperItem:
         return f"skfedcal reproduce {self.paper} --{self.kind} {self.number}"
 
 
+def make_items(paper: str, entries: Iterable[tuple[Any, ...]]) -> tuple[PaperItem, ...]:
+    """Items of a paper, from kind, number, title, claim, function and `because`.
+
+    The last is None where the paper states no ordering, and empty where a quick run
+    shows it.
+    """
+    found = []
+    for kind, number, title, shows, run, because in entries:
+        agrees = None if because is None else not because
+        item = PaperItem(paper, kind, number, title, shows, run, agrees, because or "")
+        found.append(item)
+    return tuple(found)
+
+
 def find_items(
     paper: str | None = None,
     *,
@@ -374,8 +388,8 @@ def find_items(
             own = [item for item in known if item.kind == kind]
             names = [i.number if paper else f"{i.paper} {i.number}" for i in own]
             raise ValueError(
-                f"{kind} {number!r} is not known; of {paper or 'all papers'} there are "
-                f"{', '.join(names) or 'none'}."
+                f"{kind} {number!r} is not known. The {kind}s of "
+                f"{paper or 'all papers'} are: {', '.join(names) or 'none'}."
             )
         found += [item for item in chosen if item not in found]
     return found

@@ -21,10 +21,10 @@ from skfedcal.papers.items import (
     PRINTED,
     Claim,
     Panel,
-    PaperItem,
     PaperResult,
     Setting,
     below,
+    make_items,
 )
 from skfedcal.papers.public_data import readings_differ
 
@@ -816,16 +816,4 @@ _ITEMS: tuple[tuple[Any, ...], ...] = (
      "BBQ of Naeini et al. has bins of equal mass; nested bins of equal width are "
      "those of FedBBQ.", bbq_bins, ""),
 )  # fmt: skip
-ITEMS: tuple[PaperItem, ...] = tuple(
-    PaperItem(
-        "001",
-        kind,
-        number,
-        title,
-        shows,
-        run,
-        None if because is None else not because,
-        because or "",
-    )
-    for kind, number, title, shows, run, because in _ITEMS
-)
+ITEMS = make_items("001", _ITEMS)

@@ -21,11 +21,11 @@ from skfedcal.papers.items import (
     PRINTED,
     Claim,
     Panel,
-    PaperItem,
     PaperResult,
     Setting,
     below,
     best,
+    make_items,
 )
 from skfedcal.papers.public_data import Task, find_task, readings_differ
 
@@ -524,16 +524,4 @@ _ITEMS: tuple[tuple[Any, ...], ...] = (
      "Algorithm 1 draws all classes alike, with margins by global counts, after each "
      "round; its text can be read otherwise.", resampling, ""),
 )  # fmt: skip
-ITEMS: tuple[PaperItem, ...] = tuple(
-    PaperItem(
-        "004",
-        kind,
-        number,
-        title,
-        shows,
-        run,
-        None if because is None else not because,
-        because or "",
-    )
-    for kind, number, title, shows, run, because in _ITEMS
-)
+ITEMS = make_items("004", _ITEMS)

@@ -546,3 +546,13 @@ def test_what_is_not_uniform_is_still_named():
     texts = [(Z, np.array(["a", "b", "c"])[y]) for Z, y in _pairs([30, 30])]
     expected = np.concatenate([y for _, y in _pairs([30, 30])])
     np.testing.assert_array_equal(dataset(texts).labels, expected)
+
+
+def test_the_client_column_of_an_earlier_fit_is_forgotten():
+    Z, y = draw()
+    frame = pd.DataFrame(Z, columns=list("abc")).assign(site=np.arange(len(y)) % 4)
+    cal = FedTempCalibrator().fit(frame, y, client_ids="site")
+    assert cal.n_clients_ == 4
+    cal.fit([(frame[list("abc")], y)])
+    with pytest.raises(ValueError, match="site"):
+        cal.predict_proba(frame)

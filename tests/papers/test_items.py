@@ -46,10 +46,16 @@ def test_items_are_found_by_number_and_part():
     ("words", "message"),
     [
         ({"paper": "7"}, "paper='7' is not known; pass one of"),
-        ({"paper": "000", "tables": ["77"]}, "table '77' is not known; of 000"),
+        (
+            {"paper": "000", "tables": ["77"]},
+            "table '77' is not known. The tables of 000",
+        ),
         ({"paper": "000", "tables": "8"}, "tables='8': pass a list"),
-        ({"figures": ["77"]}, "of all papers there are 000 1, 000 2"),
-        ({"paper": "leaderboard", "figures": ["1"]}, "of leaderboard there are none"),
+        ({"figures": ["77"]}, "figures of all papers are: 000 1, 000 2"),
+        (
+            {"paper": "leaderboard", "figures": ["1"]},
+            "leaderboard are: none",
+        ),
     ],
 )
 def test_unknown_items_are_named(words, message):

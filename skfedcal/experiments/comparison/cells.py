@@ -51,9 +51,9 @@ MAX_TEST_ROWS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Logits, labels and clients to fit on; the same for the test.
+    """Logits, labels and clients of the rows to fit on and of the test rows.
 
-    Clients of the test rows are None if the rows have no clients.
+    `test_clients` is None if the file names no clients.
     """
 
     logits: Array
