@@ -187,14 +187,14 @@ def packed_number(value: object) -> bytes:
     elif isinstance(value, int | np.integer | np.bool_):
         kind, whole, real = WHOLE, int(value), 0.0
     else:
-        kind, whole, real = REAL_NUMBER, 0, float(value)  # type: ignore[arg-type]
+        kind, whole, real = REAL_NUMBER, 0, float(value)
     return struct.pack("<qqd", kind, whole, real) + bytes(80)
 
 
 def packed_array(value: np.ndarray, at: int) -> bytes:
     """An array at an address, in the same layout."""
     shape, strides = ((*given, 0, 0, 0)[:3] for given in (value.shape, value.strides))
-    letter = memoryview(value).format.encode()  # type: ignore[union-attr]
+    letter = memoryview(value).format.encode()
     numbers = struct.pack("<qqdqqq", ARRAY, 0, 0.0, at, value.itemsize, value.ndim)
     return numbers + struct.pack("<6q8s", *shape, *strides, letter)
 
