@@ -182,12 +182,20 @@ def scaling_sums(
     return True
 
 
+def log_gamma(values: Array, out: Array) -> bool:
+    """Write ``log(Gamma(values))`` of float64 numbers above 0 to `out`."""
+    if core is None:
+        return False
+    core.map(6, values, out)
+    return True
+
+
 def bin_counts(
     clients: Any,
     terms: tuple[int, float, float],
     positive: Array,
     negative: Array,
-    squares: Array,
+    squares: Array | None = None,
 ) -> bool:
     """Count the entries of each client's rows by class and bin.
 
@@ -196,6 +204,7 @@ def bin_counts(
     positive, negative of shape (n_clients, n_classes, n_bins), int32: Zeros; one entry
         of a row is positive, that of its class.
     squares of shape (n_clients, 2), int64: Zeros; gets the sums of squares of both.
+        None leaves them out, which is faster.
     """
     if not _has_rows(clients):
         return False
@@ -229,6 +238,28 @@ def bin_values(
     core.bin_values(_aligned(rows), *terms, table, normalise, place)
     if place is not out:
         out[...] = place
+    return True
+
+
+def bin_scores(
+    clients: Any, terms: tuple[int, float, float], table: Array, out: Array
+) -> bool:
+    """Write log loss and Brier score of each row, and of the values of its bins.
+
+    clients: `FederatedDataset`.
+    table of shape (n_classes, n_bins), float64: Numbers above 0; over the sum of a row
+        they are its probabilities.
+    out of shape (4, n_rows), float64: Losses and Brier scores, those of bins last.
+    """
+    if not _has_rows(clients):
+        return False
+    rows, order, labels, offsets = _rows_of(clients)
+    where = slice(offsets[0], offsets[-1])
+    if order is None:
+        rows = rows[where]
+    else:
+        order = order[where]
+    core.bin_scores(rows, order, labels[where], *terms, table, out)
     return True
 
 

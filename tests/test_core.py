@@ -398,6 +398,9 @@ def counted(clients, bins):
     for i, counts in enumerate((positive, negative)):
         found = np.einsum("ijk,ijk->i", *[counts.astype(int)] * 2)
         assert squares[:, i].tolist() == found.tolist()
+    plain = np.zeros((2, *shape), np.int32)
+    assert _compiled.bin_counts(clients, bins.terms, *plain)
+    np.testing.assert_array_equal(plain, [positive, negative])
     return positive, negative
 
 
@@ -440,12 +443,16 @@ def test_bins_and_scores_have_the_same_bits_at_every_level(n_columns, dtype):
     for level in _compiled.levels():
         _compiled.core.use(level)
         values, scores = np.empty_like(rows), np.empty((2, 200))
-        parts = [values, scores]
+        gamma = np.empty(128)
+        _compiled.log_gamma(table[0] * 20, gamma)
+        parts = [values, scores, gamma]
         for space in ("prob", "logit"):
             bins = ClassBins(128, space)
             parts += counted(clients, bins)
             _compiled.bin_values(rows, bins.terms, table, values, normalise=True)
-            parts.append(values.copy())
+            both = np.empty((4, 200))
+            _compiled.bin_scores(clients, bins.terms, table, both)
+            parts += [values.copy(), both]
         _compiled.scores(rows, labels, scores)
         found.append([part.tobytes() for part in parts])
     assert all(other == found[0] for other in found)
@@ -467,6 +474,39 @@ def test_scores_are_those_of_scikit_learn():
     np.testing.assert_allclose(
         scores[1], ((proba - onehot) ** 2).sum(axis=1), atol=1e-14
     )
+
+
+@needs_core
+@pytest.mark.parametrize("bins", BINS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", [1, 2, 7, 8, 9, 60])
+def test_scores_of_bins_are_those_of_rows_and_of_values(n_columns, dtype, bins):
+    rows, labels = hard_rows(90, n_columns, dtype)
+    rows = np.asfortranarray(np.where(rows < -1e6, dtype(-40), rows))
+    table = np.random.default_rng(0).random((n_columns, bins.n_bins)) ** 40 + 1e-300
+    values, expected = np.empty(rows.shape), np.empty((4, 90))
+    _compiled.bin_values(rows, bins.terms, table, values)
+    _compiled.scores(rows, labels, expected[:2])
+    _compiled.scores(np.log(values), labels, expected[2:])
+    # A part of the clients, in another order: rows 80 to 29.
+    order = np.arange(90)[::-1].copy()
+    clients = dataset(rows, labels[::-1].copy(), [9, 52, 29], order=order).slice(1, 2)
+    found = np.empty((4, 52))
+    assert _compiled.bin_scores(clients, bins.terms, table, found)
+    expected = expected[:, 80:28:-1]
+    np.testing.assert_array_equal(found[:2], expected[:2])
+    np.testing.assert_allclose(found[2:], expected[2:], rtol=1e-12, atol=1e-13)
+
+
+@needs_core
+def test_log_gamma_is_that_of_mpmath():
+    mpmath = pytest.importorskip("mpmath")
+    rng = np.random.default_rng(0)
+    values = np.exp(rng.uniform(np.log(1e-12), np.log(1e6), 2000))
+    values[:4] = 1.0, 2.0, 8.0, np.nextafter(8.0, 0)
+    truth = np.array([float(mpmath.loggamma(x)) for x in values.tolist()])
+    # Absolute error near the zeros at 1 and 2; sums of large terms do not need more.
+    np.testing.assert_allclose(applied(6, values), truth, rtol=1e-15, atol=2e-14)
 
 
 @needs_core
@@ -559,6 +599,21 @@ def test_arrays_that_do_not_fit_are_refused_by_the_core():
         core.softmax(rows)
     with pytest.raises(ValueError, match="no level"):
         core.use("nine")
+
+    def scores(order=None, labels=labels, n_bins=2, rows=rows):
+        table = np.ones((3, n_bins))
+        core.bin_scores(rows, order, labels, 2, 0.0, 0.0, table, np.empty((4, 2)))
+
+    scores()
+    for wrong in ([0, 3], [-1, 0]):
+        with pytest.raises(IndexError, match="label is out of range"):
+            scores(labels=np.array(wrong))
+    with pytest.raises(IndexError, match="order is out of range"):
+        scores(order=np.array([0, 2]))
+    with pytest.raises(IndexError, match="do not fit"):
+        scores(n_bins=4)
+    with pytest.raises(ValueError, match="not finite"):
+        scores(rows=np.full((2, 3), np.nan))
 
 
 def info(value):

@@ -642,6 +642,13 @@ class BaseCalibrator(
         formula = load_object(self._map_path())
         return map_rows(lambda rows: formula(self, rows), logits, self._rounded)
 
+    def _map_scores(self, clients: FederatedDataset) -> Array | None:
+        """Log loss and Brier score of each row before the map, and those after it.
+
+        Of shape (4, n_rows). None: the caller takes them from `_calibrate`.
+        """
+        return None
+
     def _rounded(self, values: Array, logits: Array) -> Array:
         """Values in double precision, ready for the type of `logits`."""
         return values
