@@ -182,6 +182,25 @@ def scaling_sums(
     return True
 
 
+def bias_sums(clients: Any, points: Array, full: bool, sums: Array) -> bool:
+    """Add loss, slopes and curvature of bias and temperature scaling for each client.
+
+    clients: `FederatedDataset`.
+    points of shape (n_points, 1 + n_classes): Inverse temperature, then biases.
+    full: Whether to add all products of two classes; else that of each class.
+    sums of shape (n_clients, n_points, size), float64: Gets the sums, as in
+        `bias_moments`.
+    """
+    if not _has_rows(clients):
+        return False
+    weights = clients.weights
+    if weights is not None:
+        weights = weights.astype(np.float64, copy=False)
+    points = np.ascontiguousarray(points, dtype=np.float64)
+    core.bias_sums(*_rows_of(clients), weights, points, full, sums)
+    return True
+
+
 def log_gamma(values: Array, out: Array) -> bool:
     """Write ``log(Gamma(values))`` of float64 numbers above 0 to `out`."""
     if core is None:

@@ -67,6 +67,14 @@ typedef struct {
     double *x, *p, *rows, *residuals, *left, *right, *memory;
 } Scaling;
 
+/* Work space of one client's sums at one point of bias and temperature scaling. */
+typedef struct {
+    Py_ssize_t n, wide;
+    int full, kept;
+    double beta, head[4];
+    double *bias, *x, *slopes, *counts, *cross, *own, *left, *right, *products, *memory;
+} Bias;
+
 /* Four dense rows of single precision as columns: squares of four by four, then the rest. */
 INLINE void turn_squares(Py_ssize_t n, const char *const *rows, float *to, int step)
 {
@@ -145,6 +153,8 @@ typedef struct {
     void (*weight_scores)(double *, Py_ssize_t, Py_ssize_t, double *, double *);
     void (*add_scaling)(Scaling *, const Matrix *, const char *, Py_ssize_t, double, double *);
     void (*flush_scaling)(Scaling *);
+    void (*add_bias)(Bias *, const Matrix *, const char *, Py_ssize_t, double);
+    void (*flush_bias)(Bias *);
 } Level;
 
 #define LEVEL plain
@@ -966,6 +976,118 @@ static PyObject *scaling_sums(PyObject *Py_UNUSED(self), PyObject *const *args, 
     return finish(&arrays);
 }
 
+/* Makes room; 0 if there is none. */
+static int start_bias(Bias *s)
+{
+    s->wide = (s->n + 7) / 8 * 8;
+    const Py_ssize_t rows = s->full ? KEPT_ROWS : 1, squares = s->full ? s->wide : 0;
+    const Py_ssize_t lines[] = {1, 1, 1, 1, 1, 1, rows, rows, squares};
+    double **const parts[] = {&s->bias, &s->x, &s->slopes, &s->counts, &s->cross, &s->own, &s->left, &s->right, &s->products};
+    const int n_parts = sizeof lines / sizeof *lines;
+    Py_ssize_t total = 1;
+    for (int i = 0; i < n_parts; i++)
+        total += lines[i];
+    if (!(s->memory = calloc(total * s->wide + 8, sizeof(double))))
+        return 0;
+    double *at = s->memory + (64 - (uintptr_t)s->memory % 64) / 8;
+    for (int i = 0; i < n_parts; at += lines[i] * s->wide, i++)
+        *parts[i] = at;
+    return 1;
+}
+
+/* Writes the sums of a client at one point in the order in which they are sent. */
+static void write_bias(const Bias *s, double *to)
+{
+    const Py_ssize_t n = s->n;
+    memcpy(to, s->head, sizeof s->head);
+    to += 4;
+    for (Py_ssize_t j = 0; j < n; j++)
+        to[j] = s->slopes[j] - s->counts[j];
+    memcpy(to += n, s->cross, n * sizeof(double));
+    to += n;
+    if (!s->full)
+        memcpy(to, s->own, n * sizeof(double));
+    else
+        for (Py_ssize_t j = 0; j < n; to += n - ++j)
+            memcpy(to, s->products + j * s->wide + j + 1, (n - 1 - j) * sizeof(double));
+}
+
+/* Returns what does not fit, or NULL. */
+static const char *add_biases(const Matrix *m, const Loop *loop, Bias *s, const Py_buffer *points, double *to, Py_ssize_t size)
+{
+    const Py_ssize_t n_clients = length(loop->offsets) - 1, n = length(loop->labels), n_points = points->shape[0];
+    for (Py_ssize_t at = 0; at < n_clients * n_points; at++, to += size) {
+        const Py_ssize_t c = at / n_points, start = whole_number(loop->offsets, c), stop = whole_number(loop->offsets, c + 1);
+        const double *point = (const double *)points->buf + at % n_points * (s->n + 1);
+        if (start < 0 || stop > n || (!loop->order && stop > m->rows))
+            return "offsets are out of range";
+        s->beta = point[0];
+        for (Py_ssize_t j = 0; j < s->wide; j++)
+            s->bias[j] = j < s->n ? point[1 + j] : -INFINITY;
+        memset(s->head, 0, sizeof s->head);
+        memset(s->slopes, 0, s->wide * sizeof(double));
+        memset(s->counts, 0, s->wide * sizeof(double));
+        memset(s->cross, 0, s->wide * sizeof(double));
+        memset(s->own, 0, s->wide * sizeof(double));
+        if (s->full)
+            memset(s->products, 0, s->wide * s->wide * sizeof(double));
+        for (Py_ssize_t i = start; i < stop; i++) {
+            const Py_ssize_t row = loop->order ? whole_number(loop->order, i) : i, label = whole_number(loop->labels, i);
+            if (row < 0 || row >= m->rows)
+                return "order is out of range";
+            if (label < 0 || label >= m->columns)
+                return "a label is out of range";
+            level->add_bias(s, m, m->data + row * m->down, label, loop->weights ? real_number(loop->weights, i) : 1.0);
+        }
+        level->flush_bias(s);
+        write_bias(s, to);
+    }
+    return NULL;
+}
+
+/* bias_sums(rows, order, labels, offsets, weights, points, full, sums)
+
+   points (n_points, 1 + n_classes): inverse temperature and biases. sums (n_clients, n_points,
+   size) gets the number of rows by weight, loss, slope and curvature in the relative change of
+   the inverse temperature, slopes in the biases, their curvature with the former, and that of
+   each bias with itself, or with `full` the products of the probabilities of two classes. */
+static PyObject *bias_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 8) < 0)
+        return NULL;
+    Bias s = {.full = PyObject_IsTrue(args[6])};
+    Loop loop = {.step = 1};
+    const Py_buffer *points, *sums;
+    if (!PyErr_Occurred() && (loop.rows = take(&arrays, args[0], "fd", 2, 0, "rows"))
+        && (args[1] == Py_None || (loop.order = take(&arrays, args[1], INTEGERS, 1, 0, "order")))
+        && (loop.labels = take(&arrays, args[2], INTEGERS, 1, 0, "labels"))
+        && (loop.offsets = take(&arrays, args[3], INTEGERS, 1, 0, "offsets"))
+        && (args[4] == Py_None || (loop.weights = take(&arrays, args[4], "d", 1, 0, "weights")))
+        && (points = take(&arrays, args[5], "d", 2, DENSE, "points"))
+        && (sums = take(&arrays, args[7], "d", 3, DENSE | PyBUF_WRITABLE, "sums"))) {
+        const Matrix m = matrix_of(loop.rows);
+        const Py_ssize_t n = s.n = m.columns, size = 4 + 2 * n + (s.full ? n * (n - 1) / 2 : n);
+        const char *fault = NULL;
+        if (length(loop.offsets) < 1 || n < 1 || points->shape[1] != n + 1
+            || sums->shape[0] != length(loop.offsets) - 1 || sums->shape[1] != points->shape[0]
+            || sums->shape[2] != size || (loop.weights && length(loop.weights) != length(loop.labels))
+            || (loop.order && length(loop.order) < length(loop.labels)))
+            fault = "arrays do not fit together";
+        else if (!start_bias(&s))
+            PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            fault = add_biases(&m, &loop, &s, points, sums->buf, size);
+            Py_END_ALLOW_THREADS
+        }
+        free(s.memory);
+        if (fault)
+            PyErr_SetString(PyExc_IndexError, fault);
+    }
+    return finish(&arrays);
+}
+
 #include "_core_ids.h"
 
 static PyMethodDef METHODS[] = {
@@ -980,6 +1102,7 @@ static PyMethodDef METHODS[] = {
     {"encode_sum", (PyCFunction)(void (*)(void))encode_sum, METH_FASTCALL, "Sum of encoded rows."},
     {"scores", (PyCFunction)(void (*)(void))scores, METH_FASTCALL, "Losses of rows."},
     {"scaling_sums", (PyCFunction)(void (*)(void))scaling_sums, METH_FASTCALL, "Loss, slopes and curvature."},
+    {"bias_sums", (PyCFunction)(void (*)(void))bias_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {"number_texts", (PyCFunction)(void (*)(void))number_texts, METH_FASTCALL, "Numbers of texts."},
     {"number_objects", (PyCFunction)(void (*)(void))number_objects, METH_FASTCALL, "Numbers of objects."},
     {"text_order", (PyCFunction)(void (*)(void))text_order, METH_FASTCALL, "Order of texts."},

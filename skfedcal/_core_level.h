@@ -91,4 +91,6 @@ static const Level FN(level) = {
     FN(weight_scores),
     FN(add_scaling),
     FN(flush_scaling),
+    FN(add_bias),
+    FN(flush_bias),
 };

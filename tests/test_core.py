@@ -21,6 +21,7 @@ from skfedcal import (
 )
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import BlockSpec
+from skfedcal.methods.bias_temperature.rounds import BiasTemperatureNewton
 from skfedcal.methods.buckets import ClassBins
 from skfedcal.methods.scaling.families import MatrixMap, VectorMap
 from skfedcal.methods.scaling.rounds import (
@@ -278,6 +279,69 @@ def test_scaling_of_rows_without_a_number_has_no_number(
         answer = scaled_answer(monkeypatch, clients, family, curvature)
     assert np.isfinite(answer["loss"][0]).all()
     assert np.isnan(answer["loss"][1:, 1]).all()
+
+
+def bias_answer(clients, started):
+    n_classes = clients.rows.shape[1]
+    rng = np.random.default_rng(n_classes)
+    points = rng.normal(size=(1 if started else 9, n_classes + 1))
+    broadcast = {"points": points, "started": np.asarray(started)}
+    return BiasTemperatureNewton().query(broadcast, clients)["derivatives"]
+
+
+@needs_core
+@pytest.mark.usefixtures("best_level")
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("n_columns", [1, 2, 7, 8, 9, 16, 17, 100, 129])
+def test_bias_sums_have_the_same_bits_at_every_level_and_are_those_of_numpy(
+    monkeypatch, n_columns, started
+):
+    rows, labels = hard_rows(203, n_columns, np.float32)
+    weights = np.random.default_rng(0).random(203)
+    weights[::9] = 0
+    clients = dataset(rows, labels, SIZES, weights)
+    found = []
+    for level in _compiled.levels():
+        _compiled.core.use(level)
+        found.append(bias_answer(clients, started))
+    assert all(other.tobytes() == found[0].tobytes() for other in found)
+    # A client has its own rows only, in any layout and order.
+    mirror = np.arange(203)[::-1]
+    turned = dataset(
+        np.asfortranarray(rows[::-1]), labels, SIZES, weights, order=mirror
+    )
+    assert bias_answer(turned, started).tobytes() == found[0].tobytes()
+    for i in range(len(SIZES)):
+        alone = bias_answer(clients.slice(i, i + 1), started)
+        assert alone.tobytes() == found[0][i].tobytes()
+    monkeypatch.setattr(_compiled, "core", None)
+    exact = bias_answer(clients, started)
+    size = np.abs(exact).max(axis=0) + 1e-300
+    np.testing.assert_allclose(found[0] / size, exact / size, atol=1e-11)
+
+
+@needs_core
+def test_bias_sums_refuse_arrays_that_do_not_fit():
+    rows, labels, offsets = np.zeros((4, 3)), np.zeros(4, int), np.array([0, 4])
+    good = [rows, None, labels, offsets, None, np.ones((1, 4)), True]
+    good += [np.zeros((1, 1, 13))]
+    _compiled.core.bias_sums(*good)
+    for place, other in (
+        (1, np.arange(3)),
+        (1, np.array([0, 1, 2, 4])),
+        (2, np.array([0, 0, 0, 3])),
+        (2, np.array([0, 0, 0, -1])),
+        (3, np.array([0, 5])),
+        (3, np.array([-1, 4])),
+        (3, np.empty(0, int)),
+        (4, np.ones(3)),
+        (5, np.ones((1, 5))),
+        (5, np.ones((2, 4))),
+        (7, np.zeros((1, 1, 12))),
+        (7, np.zeros((2, 1, 13))),
+    ):
+        with pytest.raises(IndexError):
+            _compiled.core.bias_sums(*good[:place], other, *good[place + 1 :])
 
 
 @needs_core
