@@ -86,6 +86,8 @@ Form = Mapping[str, Field]
 _DTYPES = {"real": "f", "whole": "iu", "flag": "b"}
 
 
+_Number = TypeVar("_Number", int, float)
+
 # Most bins or points of a curve that a site computes for.
 MAX_POINTS = 10_000
 
@@ -95,9 +97,9 @@ def n_classes_field(n_classes: int) -> Field:
     return Field((), "whole", n_classes, n_classes)
 
 
-def server_field(default: float) -> float:
-    """Field of an algorithm that only `update` uses: it is not sent to sites."""
-    value: float = dataclasses.field(default=default, metadata={"server": True})
+def server_field(default: _Number) -> _Number:
+    """Field of an algorithm that sites do not need: it is not sent to them."""
+    value: _Number = dataclasses.field(default=default, metadata={"server": True})
     return value
 
 

@@ -97,6 +97,25 @@ def test_a_page_lists_what_peers_do_better(harness):
     ]
 
 
+def test_the_plain_optimum_is_compared_with_the_fit_that_seeks_it(harness):
+    from benchmarks.bench_fits import PLAIN_MATRIX
+    from benchmarks.page import better
+
+    def found(excess):
+        rows = [
+            harness.record("matrix", "c", name, 1.0, "U", ratio=2.0, excess=value)
+            for name, value in (
+                ("skfedcal", 5e-4),
+                ("peer", 1e-9),
+                (PLAIN_MATRIX, excess),
+            )
+        ]
+        return better(rows)
+
+    assert not found(1e-8)
+    assert found(2e-4)
+
+
 def test_a_table_has_cases_as_rows_and_libraries_as_columns(harness):
     from benchmarks._tables import of_question
 

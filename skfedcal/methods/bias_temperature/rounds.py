@@ -23,7 +23,7 @@ from skfedcal.contract import (
     Field,
     Form,
     Sums,
-    check_range,
+    server_field,
 )
 from skfedcal.methods.bias_temperature.bias_moments import (
     BIAS_BOUND,
@@ -126,7 +126,7 @@ class BiasTemperatureNewton:
 
     ridge: float = 1e-5
     n_rounds: int = 30
-    sample: int = 1
+    sample: int = server_field(1)
 
     def init(self, n_classes: int) -> BiasState:
         size = n_classes + 1
@@ -139,7 +139,10 @@ class BiasTemperatureNewton:
         if not state.started:
             points = np.zeros((len(START_GRID), len(state.asked)))
             points[:, 0] = START_GRID
-        return {"points": points, "started": np.asarray(state.started)}
+        out = {"points": points, "started": np.asarray(state.started)}
+        if not state.started and self.sample > 1:
+            out["sample"] = np.asarray(self.sample)
+        return out
 
     def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
         n_points, size = broadcast["points"].shape
@@ -149,13 +152,14 @@ class BiasTemperatureNewton:
 
     def forms(self, n_classes: int) -> tuple[Form, ...]:
         """List the broadcasts that a site accepts."""
-        check_range("sample", self.sample, 1, MAX_SAMPLE)
         size = n_classes + 1
+        grid = {
+            "points": Field((len(START_GRID), size)),
+            "started": Field((), "flag"),
+        }
         return (
-            {
-                "points": Field((len(START_GRID), size)),
-                "started": Field((), "flag"),
-            },
+            grid,
+            {**grid, "sample": Field((), "whole", 1, MAX_SAMPLE)},
             {"points": Field((1, size)), "started": Field((), "flag")},
         )
 
@@ -166,8 +170,8 @@ class BiasTemperatureNewton:
         points[:, 0] = np.exp(points[:, 0])
         out = np.zeros((len(clients), *self.spec(broadcast)["derivatives"].shape))
         part = clients
-        if not started and self.sample > 1:
-            part = hash_sample(clients, self.sample)
+        if "sample" in broadcast:
+            part = hash_sample(clients, int(broadcast["sample"]))
         if _compiled.bias_sums(part, points, full, out):
             return {"derivatives": out}
         for block in part.blocks():
@@ -444,7 +448,7 @@ class BiasTemperatureResidual:
 
     ridge: float = 1e-5
     n_rounds: int = 32
-    sample: int = 1
+    sample: int = server_field(1)
 
     @property
     def _newton(self) -> BiasTemperatureNewton:

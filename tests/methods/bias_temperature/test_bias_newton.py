@@ -184,11 +184,6 @@ def test_a_start_from_a_sample_of_rows_ends_at_the_same_optimum(c, constant):
     np.testing.assert_allclose(part.best, whole.best, atol=1e-4)
 
 
-def test_a_site_refuses_a_sample_of_hardly_any_rows():
-    with pytest.raises(ValueError, match="sample=65 must be between 1 and 64"):
-        BiasTemperatureNewton(sample=65).forms(3)
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_the_loss_never_rises_from_round_to_round(seed):
     rng = np.random.default_rng(seed)
