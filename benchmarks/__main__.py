@@ -1,4 +1,4 @@
-"""All questions in about five minutes: ours and the peers on the same arrays.
+"""All questions in some minutes: ours and the peers on the same arrays.
 
 A question is a script, which can be run by itself at full length. Answers are checked
 to agree before they are timed; a library that is not installed is skipped with a note.
@@ -23,6 +23,7 @@ QUESTIONS = {
     "costs": "noise, accounts, local temperatures, score histograms, masked sums, "
     "a round of training, imports",
     "exchange": "messages, and a fit over Flower next to one in this process",
+    "compiled": "loops of the compiled core, of numpy, and trials in numba",
     "waits": "forms of input, ids of rows, a million clients, whole commands",
     "memory": "peak memory over the input",
     "growth": "slopes of time over rows, classes, clients, rounds and bins",
@@ -38,6 +39,8 @@ PEERS = (
     "opendp",
     "dp-accounting",
     "flwr",
+    "numba",
+    "pandas",
 )
 
 

@@ -139,7 +139,8 @@ def record(
     row |= {"value": number, "unit": unit, "repeats": None, "spread": None}
     # Log loss on fresh rows; that on the rows of the fit, above a tight optimum.
     row |= {"ratio": None, "quality": None, "excess": None, "note": ""}
-    row |= {"ns": None, "passes": None}
+    # Per entry; over a pass of the compiled softmax, or over the inner loop by itself.
+    row |= {"ns": None, "passes": None, "limit": None}
     return {key: fields.get(key, old) for key, old in row.items()}
 
 
@@ -247,6 +248,17 @@ def machine() -> dict[str, object]:
         # Others on the machine do not count as processor time, but share the caches.
         "load": round(os.getloadavg()[1], 1) if hasattr(os, "getloadavg") else None,
         "python": platform.python_version(),
+        **_arithmetic(),
+    }
+
+
+def _arithmetic() -> dict[str, str]:
+    """Say whether our loops are compiled, and for which instructions."""
+    from skfedcal import _compiled
+
+    return {
+        "arithmetic": _compiled.arithmetic(),
+        "instructions": next(iter(_compiled.levels()), ""),
     }
 
 

@@ -13,7 +13,7 @@ Row = Mapping[str, Any]
 EXACT = 1e-9
 LOSSES = {"quality": "log loss, fresh rows", "excess": "above the optimum"}
 # Notes that belong beside each number.
-NOTED = ("accountant", "secure aggregation", "metrics of a histogram")
+NOTED = ("accountant", "secure aggregation", "metrics of a histogram", "compiled loops")
 
 
 def table(

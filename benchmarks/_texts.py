@@ -18,10 +18,11 @@ that are taken in turn with U, one library after the other; a call of a second a
 more is timed once. Most are in units of U: one pass of ``scipy.special.log_softmax``
 over an array of the same shape and type in the same run, which travels between
 machines better than seconds do. U itself moves from run to run, in float64 by a factor
-of two, with the state of the memory allocator. In brackets is the factor to ours. An
-empty cell was not measured, mostly because the call takes minutes. Where our column has
-them, ns are nanoseconds per entry of the logits, and P is one pass of the compiled
-softmax over the same array: the least that a loop with an exponential per entry takes.
+of two and more, with the state of the memory allocator. In brackets is the factor to
+ours. An empty cell was not measured, mostly because the call takes minutes. Where our
+column has them, ns are nanoseconds per entry of the logits, and P is one pass of the
+compiled softmax over the same array: the least that a loop with an exponential per
+entry takes.
 
 Where libraries compute the same thing (errors, temperatures, accounts), answers are
 held against each other before they are timed; a library whose answer is off is not
@@ -43,35 +44,32 @@ To repeat this, from a copy of the repository:
    $ python -m benchmarks --out docs/benchmarks.json
    $ python -m benchmarks.page
 
-It takes about five minutes, without ``[bench]`` less: a library that is absent is
-skipped. ``--only metrics`` asks one question; ``--long`` adds larger sizes and slower
-libraries, and takes up to an hour.
+It takes some minutes, without ``[bench]`` less: a library that is absent is skipped.
+``--only metrics`` asks one question; ``--long`` adds larger sizes and slower libraries,
+and takes up to an hour.
 """
 
+COMPILED_TITLE = """\
+The compiled core, and numba
+----------------------------
+"""
+
+# Around the numbers of the run.
 COMPILED = """\
-What a compiled kernel would give
----------------------------------
+Inner loops are in C, as an optional part of the distribution: ``pip install`` without a
+compiler succeeds, and numpy takes the place of the core. ``skfedcal info`` says which
+is in use, and ``SKFEDCAL_CORE=off`` switches the core off.
 
-Each step of cwECE is a pass of its own in numpy, where a compiled loop does several at
-once. A trial in numba with the same answer, next to ours in one run on an AMD EPYC:
+C was taken, and not numba, for these reasons:
 
-.. csv-table::
-   :header: "Case, in U", "skfedcal", "trial in numba"
-   :widths: auto
-
-   "10,000 x 10, float32", "0.334", "0.207"
-   "10,000 x 10, float64", "0.331", "0.219"
-   "10,000 x 100, float32", "0.355", "0.242"
-   "10,000 x 100, float64", "0.219", "0.153"
-
-That is 1.4 to 1.6 times as fast and saves 0.1 to 0.4 ms a call, after about a second of
-compilation in each process. It is not worth a dependency: the base install stays pure
-Python. ``python -m benchmarks.bench_compiled`` repeats the trial.
-
-Temperature fits of 10,000 x 100 rows in float32 are limited in the same way. They take
-one round over an eighth of the rows and one over all of them. A round sums five
-derivatives, for which numpy reads or writes each entry about fifteen times: about 2 ns
-an entry, as much as U in float32, to which checks of the input and fixed costs add.
+- The core has exponentials and logarithms of its own, a fixed order of operations and
+  no fused multiply-add, so that its bits are those of every processor. Loops of numba
+  take the exponential of the system, one entry at a time, or of a vector library that
+  is installed beside it: their bits follow the machine.
+- numba compiles in each process, at the first call, and is a large dependency with a
+  compiler of its own. The core is compiled once, when the package is installed.
+- Where a trial in numba is faster, it does less: that of cwECE takes labels from 0 on
+  and one number of bins.
 """
 
 WINS_TEXT = """\
@@ -79,11 +77,13 @@ Where a peer is better
 ----------------------
 
 Cases of the tables below in which another library takes less time, or reaches a log
-loss that is lower by more than 0.001 on fresh rows or 0.0001 on the fitted ones.
+loss that is lower by more than 0.001 on fresh rows or 0.0001 on the fitted ones. Calls
+that do a part of the work, such as ``pandas.factorize``, are in the tables only.
 """
 
 SHORT_TEXT = """\
-U is the processor time of one pass of ``scipy.special.log_softmax`` over the same rows.
+ns are nanoseconds of processor time per entry of the logits. U is the time of one pass
+of ``scipy.special.log_softmax`` over the same rows.
 """
 
 AIMS_TEXT = """\
@@ -144,6 +144,27 @@ NOTES = {
         "The optimum as for vector scaling. No peer has this map."
     ),
     "predict_proba": "In brackets is the factor to the bare softmax.",
+    "temperature, predict_proba": (
+        "The same product and softmax without checks; torch is given a tensor."
+    ),
+    "compiled loops": (
+        "*Two derivatives* is the pass of a temperature fit over 100 rows of each "
+        "client. The trial of cwECE takes labels from 0 on and 15 bins only."
+    ),
+    "forms of clients": (
+        "*packed* is the same rows in one array with client_ids. numpy puts them "
+        "together, and checks and groups nothing."
+    ),
+    "client_ids": (
+        "Reading is what ids decide; in brackets after a whole temperature fit is the "
+        "factor to integer ids in the same order. ``pandas.factorize`` numbers the ids "
+        "and does nothing else."
+    ),
+    "many clients": "Whole private fits, timed once.",
+    "commands": (
+        "Whole commands in a process of their own, imports included, without cells "
+        "that an earlier run stored."
+    ),
     "noise, per draw": (
         "Ours draws 64,000 numbers at a time of the one scale that its mechanisms use, "
         "from tables that are made before; opendp 20,000 at a time, and it takes any "
@@ -172,7 +193,7 @@ NOTES = {
         "hides nothing."
     ),
     "FedAvg round": (
-        "Our clients are trained together where the module allows it. The loop is the "
+        "Our clients are trained together where the module is small. The loop is the "
         "usual code: for each client a copy of the module, a DataLoader and "
         "torch.optim."
     ),
@@ -204,8 +225,13 @@ GROWTH_TEXT = (
 
 # Why a peer is ahead, by question: said beside the rows in which one is.
 CAUSES = {
-    "forms of clients": "numpy alone checks and groups nothing",
-    "client_ids": "pandas numbers the ids and does nothing else",
+    "compiled loops": "a trial takes one form of input and one number of bins, and "
+    "checks less",
+    "temperature, fit": "checks of the input, the record of each round and the report "
+    "take as long at any number of rows",
+    "temperature, predict_proba": "ours also looks for NaN and infinities in the rows",
+    "ECE": "ours also checks labels and rows",
+    "cwECE": "ours also checks labels and rows",
     "vector scaling, fit": "a round of ours sums a curvature of c x c numbers in a "
     "fixed order, without BLAS, whose last bits depend on the number of threads",
     "matrix scaling, fit": "a round of ours sums the curvature in a fixed order, "

@@ -1,15 +1,18 @@
-"""What a compiled kernel would give: cwECE in numba next to ours, in U.
+"""What the compiled core gives: ours with it, without it, and trials in numba.
 
 python -m benchmarks.bench_compiled
 
-A trial, not a part of the library: it takes labels 0 to c - 1 and 15 bins only. Entries
-are compared as the integers of their bits, which have the order of positive floats and
-put negative ones and NaN above all others. A row has few entries above the first bin,
-and what is in the first bin is the rest of each column. Indices are unsigned, as numba
-has to ask of signed ones whether they count from the end.
+Two loops: the pass of a temperature fit (slope and curvature of every client), and
+cwECE. Trials are not a part of the library. That of cwECE takes labels 0 to c - 1 and
+15 bins only. Entries are compared as the integers of their bits, which have the order
+of positive floats and put negative ones and NaN above all others. A row has few entries
+above the first bin, and what is in the first bin is the rest of each column. Indices
+are unsigned, as numba has to ask of signed ones whether they count from the end.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from benchmarks._harness import (  # isort: skip  (sets the number of threads)
@@ -25,10 +28,16 @@ from benchmarks._harness import (  # isort: skip  (sets the number of threads)
 import numpy as np
 from scipy.special import softmax
 
+from skfedcal import _compiled
+from skfedcal.clients.dataset import FederatedDataset
+from skfedcal.methods.temperature.moments import derivative_sums
 from skfedcal.metrics import classwise_calibration_error
 
+QUESTION = "compiled loops"
 N_BINS = 15
 TRIAL = "trial in numba"
+WITHOUT = f"{OURS}, without the core"
+BETA = 0.8
 # Sums may take any order; NaN and infinities keep their meaning.
 FAST = {"reassoc", "nsz", "contract"}
 WORD = {np.dtype(np.float32): np.uint32, np.dtype(np.float64): np.uint64}
@@ -122,31 +131,121 @@ def compiled(numba: Any) -> Error:
     return error
 
 
-def measure(error: Error, n_classes: int, dtype: type, seconds: float) -> list[Any]:
-    """Return two rows, after a look at both answers."""
+def slopes(rows, labels, beta, offsets, out):
+    """Write the first two derivatives of each client's log loss in beta."""
+    for client in range(out.shape[0]):
+        first = second = 0.0
+        for i in range(offsets[client], offsets[client + 1]):
+            own, top = rows[i, labels[i]], rows[i, 0]
+            for j in range(rows.shape[1]):
+                top = max(top, rows[i, j])
+            total = mean = square = rows[i, 0] * 0
+            for j in range(rows.shape[1]):
+                gap = rows[i, j] - top
+                weight = np.exp(beta * gap)
+                total += weight
+                mean += weight * gap
+                square += weight * gap * gap
+            mean, square = mean / total, square / total
+            first += mean - (own - top)
+            second += square - mean * mean
+        out[client, 0], out[client, 1] = first, second
+
+
+def compiled_slopes(numba: Any) -> Callable[..., np.ndarray]:
+    """Return derivatives of clients, whose rows follow each other."""
+    loop = numba.njit(fastmath=FAST)(slopes)
+
+    def found(rows: np.ndarray, labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        out = np.empty((len(offsets) - 1, 2))
+        loop(rows, labels, rows.dtype.type(BETA), offsets, out)
+        return out
+
+    return found
+
+
+@contextmanager
+def without_core() -> Iterator[None]:
+    """Switch the core off, as SKFEDCAL_CORE=off does for a whole process."""
+    core, _compiled.core = _compiled.core, None
+    try:
+        yield
+    finally:
+        _compiled.core = core
+
+
+def _in_numpy(call: Callable[[], Any]) -> Callable[[], Any]:
+    def slow() -> Any:
+        with without_core():
+            return call()
+
+    return slow
+
+
+def _timed(
+    case: str, calls: dict[str, Any], logits: np.ndarray, seconds: float, allowed: float
+) -> list[Any]:
+    """Rows of one loop, after a look at all answers; the first call compiles."""
+    extra = {}
+    if TRIAL in calls:
+        started = time.perf_counter()
+        calls[TRIAL]()
+        spent = time.perf_counter() - started
+        extra[TRIAL] = {"note": f"compiled in {spent:.1f} s"}
+    expected = np.asarray(calls[OURS]())
+    for name, call in calls.items():
+        if not np.allclose(call(), expected, rtol=allowed, atol=allowed):
+            raise AssertionError(f"{name} has another answer: {case}")
+    return compare(QUESTION, case, calls, logits=logits, seconds=seconds, extra=extra)
+
+
+def measure(numba: Any, n_classes: int, dtype: type, seconds: float) -> list[Any]:
+    """Rows of both loops at one size; without numba or the core, as many fewer."""
     logits, labels = make_logits(10_000, n_classes, dtype)
+    size = f"{len(logits)} x {n_classes}, {logits.dtype}"
     proba = softmax(logits, axis=1)
-    calls = {
-        OURS: lambda: classwise_calibration_error(labels, proba),
-        TRIAL: lambda: error(labels, proba),
+    offsets = np.arange(0, len(labels) + 1, 100)
+    clients = FederatedDataset(
+        logits, labels, offsets, range(len(offsets) - 1), n_classes
+    )
+
+    def own() -> np.ndarray:
+        return np.asarray(derivative_sums(clients, BETA, 2, logits.dtype)[0])
+
+    loops: dict[str, tuple[Any, float]] = {
+        "two derivatives": (own, 1e-3 if dtype is np.float32 else 1e-9),
+        "cwECE": (lambda: classwise_calibration_error(labels, proba), 1e-6),
     }
-    if not abs(calls[TRIAL]() - calls[OURS]()) <= 1e-12:
-        raise AssertionError(f"the trial has another answer at {proba.shape}")
-    case = f"{len(proba)} x {n_classes}, {proba.dtype}"
-    return compare("cwECE, compiled", case, calls, logits=logits, seconds=seconds)
+    rows = []
+    for name, (call, allowed) in loops.items():
+        calls = {OURS: call}
+        if _compiled.core is not None:
+            calls[WITHOUT] = _in_numpy(call)
+        if numba is not None and name == "cwECE":
+            error = compiled(numba)
+            calls[TRIAL] = lambda error=error: error(labels, proba)
+        elif numba is not None:
+            trial = compiled_slopes(numba)
+            calls[TRIAL] = lambda trial=trial: trial(logits, labels, offsets)
+        rows += _timed(f"{name}, {size}", calls, logits, seconds, allowed)
+    return rows
+
+
+def questions(seconds: float, quick: bool = True) -> list[Any]:  # noqa: ARG001
+    """All rows; there is no longer form."""
+    numba = optional("numba")
+    return [
+        row
+        for n_classes in (10, 100)
+        for dtype in (np.float32, np.float64)
+        for row in measure(numba, n_classes, dtype, seconds)
+    ]
 
 
 def main() -> None:
     """Print and write the table."""
     options = arguments("compiled", __doc__).parse_args()
-    numba = optional("numba")
-    if numba is None:
-        raise SystemExit("the trial needs numba, which the extra [bench] brings")
-    error = compiled(numba)
-    rows = []
-    for n_classes in (10, 100):
-        for dtype in (np.float32, np.float64):
-            rows += measure(error, n_classes, dtype, options.seconds)
+    rows = questions(options.seconds)
     print_table(rows)
     write_json(options.out, rows, ["numba"])
 

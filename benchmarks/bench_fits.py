@@ -21,6 +21,7 @@ from benchmarks._harness import (  # isort: skip  (sets the number of threads)
     compare,
     cpu_best,
     make_logits,
+    optional,
     print_table,
     record,
     write_json,
@@ -44,7 +45,7 @@ from skfedcal._numerics import softmax as own_softmax
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.methods.temperature.moments import derivative_sums
 
-SIZES = ((10_000, 10), (10_000, 100), (50_000, 1000))
+SIZES = ((100, 10), (10_000, 10), (10_000, 100), (50_000, 1000))
 CLIENTS = (100, 10_000)
 MAX_EXCESS = 1e-4
 N_BINS = 15
@@ -82,9 +83,13 @@ def temperature(
         peers = {name: peers[name] for name in ("scikit-learn",) if name in peers}
     fits |= peers
     fits |= {
-        f"{OURS}, {n} clients": _of_clients(model, logits, labels, n) for n in CLIENTS
+        f"{OURS}, {n} clients": _of_clients(model, logits, labels, n)
+        for n in CLIENTS
+        if n <= n_rows
     }
-    rows, calls, extra = [], {}, {}
+    rows: Rows = []
+    calls: dict[str, _peers.Fit] = {}
+    extra: dict[str, dict[str, Any]] = {}
     for name, fit in fits.items():
         excess = log_loss(fit()(logits), labels) - least
         extra[name] = {"excess": excess}
@@ -97,7 +102,7 @@ def temperature(
             rows.append(row | extra[name] | {"note": note})
         else:
             calls[name] = fit
-    extra[OURS]["note"] = pace(
+    extra[OURS] |= pace(
         lambda: model.fit(logits, labels), _one_pass(logits, labels), logits, seconds
     )
     timed = compare(
@@ -125,12 +130,13 @@ def pace(
     loop: Callable[[], object],
     logits: np.ndarray,
     seconds: float,
-) -> str:
-    """Nanoseconds per entry of a call, and its ratio to the inner loop alone."""
+) -> dict[str, Any]:
+    """Ratio of a call to its inner loop alone, as a number and as a note."""
     times = cpu_best({"call": call, "loop": loop}, seconds=seconds / 2)
     per_entry = times["call"] / logits.size * 1e9
     ratio = times["call"] / times["loop"]
-    return f"{per_entry:.2f} ns per entry, {ratio:.1f} x the loop of {arithmetic()}"
+    note = f"{per_entry:.2f} ns per entry, {ratio:.1f} x the loop of {arithmetic()}"
+    return {"limit": ratio, "note": note}
 
 
 def _of_clients(
@@ -224,7 +230,7 @@ def predictions(n_rows: int, n_classes: int, dtype: type, seconds: float) -> Row
     calls: dict[str, Callable[[], object]] = {
         "bare softmax": lambda: softmax(logits, axis=1)
     }
-    extra: dict[str, dict[str, str]] = {}
+    extra: dict[str, dict[str, Any]] = {}
     for model in (
         FedTempCalibrator(),
         FedVectorCalibrator(),
@@ -234,9 +240,7 @@ def predictions(n_rows: int, n_classes: int, dtype: type, seconds: float) -> Row
         model.fit(logits, labels)
         calls[type(model).__name__] = lambda model=model: model.predict_proba(logits)
     name = FedTempCalibrator.__name__
-    extra[name] = {
-        "note": pace(calls[name], lambda: own_softmax(logits), logits, seconds)
-    }
+    extra[name] = pace(calls[name], lambda: own_softmax(logits), logits, seconds)
     rows = compare(
         "predict_proba",
         case_of(logits),
@@ -249,6 +253,27 @@ def predictions(n_rows: int, n_classes: int, dtype: type, seconds: float) -> Row
     return [row | {"ratio": row["value"] / bare} for row in rows]
 
 
+def scaled_softmax(n_rows: int, n_classes: int, dtype: type, seconds: float) -> Rows:
+    """`predict_proba` of a temperature next to the same product and softmax alone."""
+    logits, labels = make_logits(n_rows, n_classes, dtype)
+    model = FedTempCalibrator().fit(logits[:10_000], labels[:10_000])
+    beta = logits.dtype.type(1 / model.temperature_)
+    calls: dict[str, Callable[[], Any]] = {
+        OURS: lambda: model.predict_proba(logits),
+        "scipy.special.softmax": lambda: softmax(beta * logits, axis=1),
+    }
+    if torch := optional("torch"):
+        given = torch.from_numpy(logits)
+        scale = float(beta)
+        calls["torch.softmax"] = lambda: torch.softmax(given * scale, dim=1)
+    expected = calls[OURS]()
+    for name, call in calls.items():
+        if not np.allclose(np.asarray(call()), expected, rtol=1e-4, atol=1e-6):
+            raise AssertionError(f"{name} has other probabilities: {case_of(logits)}")
+    question = "temperature, predict_proba"
+    return compare(question, case_of(logits), calls, logits=logits, seconds=seconds)
+
+
 def questions(seconds: float, quick: bool = True) -> Rows:
     """All rows; `quick` has scikit-learn as the only peer at a thousand classes."""
     rows: Rows = []
@@ -259,6 +284,9 @@ def questions(seconds: float, quick: bool = True) -> Rows:
         rows += other_maps(10_000, n_classes, seconds)
         for dtype in (np.float32, np.float64):
             rows += predictions(10_000, n_classes, dtype, seconds)
+            rows += scaled_softmax(10_000, n_classes, dtype, seconds)
+    for dtype in (np.float32, np.float64):
+        rows += scaled_softmax(50_000, 1000, dtype, seconds)
     return rows
 
 

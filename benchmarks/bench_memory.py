@@ -39,9 +39,9 @@ from skfedcal import (
     FedBinCalibrator,
     FedTempCalibrator,
     FedVectorCalibrator,
-    _numerics,
     metrics,
 )
+from skfedcal.clients import dataset
 
 Rows = list[dict[str, Any]]
 Call = Callable[[np.ndarray, np.ndarray], object]
@@ -105,7 +105,7 @@ def _status(key: str) -> int:
 
 
 def _forget() -> None:
-    vars(_numerics._kept).clear()
+    vars(dataset._kept).clear()
     gc.collect()
 
 

@@ -24,6 +24,9 @@ STEEP = 1.05
 # Gain in log loss on fresh rows, and on the fitted rows, that is worth a line.
 GAIN = {"quality": 1e-3, "excess": 1e-4}
 
+# Calls that do a part of the work: they are no peers.
+PARTS = ("numpy.concatenate", "numpy.array", "pandas.factorize", "numpy, plain sum")
+
 # What the first lines tell: question, name, and whose factor to ours.
 OTHERS = "other libraries"
 SHORT = (
@@ -39,6 +42,7 @@ def short(rows: Sequence[Row]) -> str:
     for question, what, peers in SHORT:
         own = [row for row in rows if row["question"] == question]
         ours = [row["value"] for row in own if row["library"] == OURS]
+        pace = [row["ns"] for row in own if row["library"] == OURS and row.get("ns")]
         theirs = [
             row["ratio"]
             for row in own
@@ -47,8 +51,10 @@ def short(rows: Sequence[Row]) -> str:
             and (peers == OTHERS or row["library"] == peers)
         ]
         if ours and theirs:
-            text = f"- {what} takes {_range(ours)} U; in {peers} it takes"
-            lines.append(f"{text}\n  {_range(theirs)} times as long.")
+            ns = f"{_range(pace)} ns per entry ({_range(ours)} U)"
+            text = f"- {what} takes {ns if pace else f'{_range(ours)} U'};"
+            text += f"\n  in {peers} it takes"
+            lines.append(f"{text} {_range(theirs)} times as long.")
     n_held, n_found, _ = aims(rows)
     n_better = sum(len(where) for where in better(rows).values())
     lines.append(
@@ -104,7 +110,7 @@ def better(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
     for row in rows:
         case = row["question"], row["case"]
         ours = own.get(case)
-        if ours is None or row["library"].startswith(OURS):
+        if ours is None or row["library"].startswith(OURS) or row["library"] in PARTS:
             continue
         told = []
         if row["ratio"] is not None and row["ratio"] < 1:
@@ -133,8 +139,28 @@ def wins(rows: Sequence[Row]) -> str:
 
 
 def _cause(question: str) -> str:
-    cause = texts.CAUSES.get(question)
-    return "" if cause is None else f" Cause: {cause}."
+    return f" Cause: {texts.CAUSES.get(question, 'not determined')}."
+
+
+def compiled(rows: Sequence[Row]) -> str:
+    """Return the section on the core: why it is in C, and what it gave in this run."""
+    own = [row for row in rows if row["question"] == "compiled loops"]
+    parts = [texts.COMPILED_TITLE, texts.COMPILED]
+    told = []
+    for library, what in (
+        (f"{OURS}, without the core", "numpy"),
+        ("trial in numba", "a trial in numba"),
+    ):
+        cases: dict[str, list[float]] = {}
+        for row in own:
+            if row["library"] == library and row["ratio"] is not None:
+                name = row["case"].split(",")[0]
+                cases.setdefault(name, []).append(row["ratio"])
+        told += [f"{what}, {_range(v)} for {name}" for name, v in cases.items()]
+    if told:
+        text = "In this run, the time of other ways as a multiple of ours: "
+        parts.append(text + "; ".join(told) + ". See *Compiled loops* below.\n")
+    return "\n".join(parts)
 
 
 def measured_on(record: Mapping[str, Any]) -> str:
@@ -146,6 +172,10 @@ def measured_on(record: Mapping[str, Any]) -> str:
         f"Measured on {machine['processor']}, {machine['cpus']} processors, "
         f"{machine['platform']}, Python {machine['python']}; {', '.join(there)}."
     )
+    if machine.get("arithmetic"):
+        used = machine.get("instructions")
+        text += f" Arithmetic of ours: {machine['arithmetic']}"
+        text += f", compiled for {used}." if used else ", without the compiled core."
     if machine.get("load") is not None:
         text += f" The load average was {machine['load']}"
         busy = machine["load"] > machine["cpus"]
@@ -175,7 +205,7 @@ def page(record: Mapping[str, Any]) -> str:
     """Return the whole page."""
     rows = record["rows"]
     parts = [texts.HEAD, short(rows), aims(rows)[2], texts.WINS_TEXT, wins(rows)]
-    parts += [texts.COMPILED, texts.HOW, measured_on(record), "Numbers\n-------\n"]
+    parts += [compiled(rows), texts.HOW, measured_on(record), "Numbers\n-------\n"]
     questions: dict[str, list[Row]] = {}
     for row in rows:
         what = row["question"]

@@ -91,9 +91,10 @@ def test_a_page_lists_what_peers_do_better(harness):
         row("skfedcal, in parts", 0.5, 0.5),
     ]
     assert wins(rows).splitlines() == [
-        "- slow: BBQ, fit, c (log loss 0.9000, ours 0.9500).",
-        "- fast: BBQ, fit, c (0.50 of our time).",
-        "- close: BBQ, fit, c (above the optimum 5e-05, ours 0.0002).",
+        "- slow: BBQ, fit, c (log loss 0.9000, ours 0.9500). Cause: not determined.",
+        "- fast: BBQ, fit, c (0.50 of our time). Cause: not determined.",
+        "- close: BBQ, fit, c (above the optimum 5e-05, ours 0.0002). "
+        "Cause: not determined.",
     ]
 
 
@@ -484,12 +485,59 @@ def test_our_column_tells_time_per_entry_and_the_peer_ahead_its_cause(harness):
 
     fields = {"ns": 1.25, "passes": 2.5, "ratio": 1.0}
     rows = [
-        harness.record("client_ids", "c", "skfedcal", 4.0, "ms", **fields),
+        harness.record("ECE", "c", "skfedcal", 4.0, "ms", **fields),
+        harness.record("ECE", "c", "relplot", 2.0, "ms", ratio=0.5),
+        harness.record("client_ids", "c", "skfedcal", 4.0, "ms", ratio=1.0),
         harness.record("client_ids", "c", "pandas.factorize", 2.0, "ms", ratio=0.5),
     ]
     text = page(whole(rows)).replace("\N{NO-BREAK SPACE}", " ")
     assert '"4, 1.2 ns, 2.5 P"' in text
-    assert "0.50 of our time). Cause: pandas numbers the ids" in text
+    assert "relplot: ECE, c (0.50 of our time). Cause: ours also checks" in text
+    # A call that does a part of the work is no peer.
+    assert "- pandas.factorize" not in text and "a lower log loss: 1." in text
+
+
+def test_a_page_tells_the_arithmetic_and_what_the_core_gives(harness):
+    from benchmarks.page import page
+
+    def row(case, library, ratio):
+        return harness.record("compiled loops", case, library, 1.0, "U", ratio=ratio)
+
+    rows = [
+        row("cwECE, 10 x 2", "skfedcal", 1.0),
+        row("cwECE, 10 x 2", "skfedcal, without the core", 3.0),
+        row("cwECE, 90 x 2", "skfedcal, without the core", 2.0),
+        row("cwECE, 10 x 2", "trial in numba", 0.5),
+    ]
+    record = whole(rows)
+    text = page(record)
+    assert "numpy, 2 to 3 for cwECE; a trial in numba, 0.5 for cwECE." in text
+    assert "Arithmetic" not in text
+    for used, told in (
+        ({"arithmetic": "core/1", "instructions": "avx2"}, "core/1, compiled for avx2"),
+        ({"arithmetic": "numpy", "instructions": ""}, "numpy, without the compiled"),
+    ):
+        machine = record["machine"] | used
+        assert f"Arithmetic of ours: {told}" in page(record | {"machine": machine})
+    assert harness.machine()["arithmetic"]
+
+
+def test_whole_fits_by_ids_are_compared_with_integers_in_the_same_order(harness):
+    from benchmarks.bench_waits import _to_integers
+
+    values = {
+        "random order, integers": 10.0,
+        "random order, strings": 25.0,
+        "packed, integers": 5.0,
+        "packed, categorical": 6.0,
+    }
+    rows = [
+        harness.record("client_ids", case, library, value, "ms", ratio=9.0)
+        for case, value in values.items()
+        for library in ("skfedcal", "skfedcal, whole fit")
+    ]
+    assert [row["ratio"] for row in _to_integers(rows)[1::2]] == [1.0, 2.5, 1.0, 1.2]
+    assert {row["ratio"] for row in _to_integers(rows)[::2]} == {9.0}
 
 
 def test_forms_of_input_hold_the_same_clients(harness, monkeypatch):
@@ -497,11 +545,13 @@ def test_forms_of_input_hold_the_same_clients(harness, monkeypatch):
 
     kept = []
     monkeypatch.setattr(
-        bench_waits, "compare", lambda *a, **_: kept.append(a[2]) or [1]
+        bench_waits,
+        "compare",
+        lambda *a, **_: kept.append(a[2]) or [{"library": "", "case": a[1]}],
     )
     # Closures of a loop would all read what its last turn left.
-    assert bench_waits.forms(20, 0.0) == [1, 1]
-    assert bench_waits.ids(20, 0.0) == [1] * 5
+    assert len(bench_waits.forms(20, 0.0)) == 2
+    assert len(bench_waits.ids(20, 0.0)) == 12
     for calls in kept[:2]:
         given = [calls[name]()[0] for name in ("skfedcal", "skfedcal, packed")]
         for name in ("rows", "labels", "offsets"):
