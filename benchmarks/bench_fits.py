@@ -58,6 +58,10 @@ def log_loss(proba: np.ndarray, labels: np.ndarray) -> float:
     return float(-np.log(np.maximum(own, 1e-300)).mean())
 
 
+# The fit that seeks the optimum from which `excess` is counted.
+PLAIN_MATRIX = f"{OURS}, without ridge"
+
+
 def case_of(logits: np.ndarray) -> str:
     """Name of a size."""
     return f"{len(logits)} x {logits.shape[1]}, {logits.dtype}"
@@ -175,12 +179,16 @@ def other_maps(n_rows: int, n_classes: int, seconds: float) -> Rows:
         kinds["matrix scaling, fit"] = "matrix"
     for question, (model, peers) in todo.items():
         fits = {OURS: _ours(model, logits, labels), **peers}
+        if kinds.get(question) == "matrix":
+            plain = FedMatrixCalibrator(l2=0, l2_off=0)
+            fits[PLAIN_MATRIX] = _ours(plain, logits, labels)
         extra: dict[str, dict[str, float]] = {}
         for name, fit in fits.items():
             fitted = fit()
             extra[name] = {"quality": log_loss(fitted(test), truth)}
             if question in kinds:
-                least = least_loss(kinds[question], name, logits, labels)
+                library = OURS if name == PLAIN_MATRIX else name
+                least = least_loss(kinds[question], library, logits, labels)
                 extra[name]["excess"] = log_loss(fitted(logits), labels) - least
         rows += compare(
             question,

@@ -95,20 +95,26 @@ def _outcome(aim: Aim, found: Sequence[tuple[str, float]]) -> tuple[bool, str]:
 
 def better(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
     """Return the cases in which a peer is better, by library and question."""
-    own = {(r["question"], r["case"]): r for r in rows if r["library"] == OURS}
+    own, plain = (
+        {(r["question"], r["case"]): r for r in rows if r["library"] == name}
+        # Who is held against the plain optimum seeks it: without a ridge.
+        for name in (OURS, f"{OURS}, without ridge")
+    )
     lines: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        ours = own.get((row["question"], row["case"]))
+        case = row["question"], row["case"]
+        ours = own.get(case)
         if ours is None or row["library"].startswith(OURS):
             continue
         told = []
         if row["ratio"] is not None and row["ratio"] < 1:
             told.append(f"{row['ratio']:.2f} of our time")
         for key, least in GAIN.items():
-            known = ours.get(key) is not None and row.get(key) is not None
-            if known and ours[key] - row[key] > least:
+            own_row = plain.get(case, ours) if key == "excess" else ours
+            known = own_row.get(key) is not None and row.get(key) is not None
+            if known and own_row[key] - row[key] > least:
                 what = "log loss" if key == "quality" else "above the optimum"
-                told.append(f"{what} {loss(key, row)}, ours {loss(key, ours)}")
+                told.append(f"{what} {loss(key, row)}, ours {loss(key, own_row)}")
         if told:
             where = lines.setdefault((row["library"], row["question"]), [])
             where.append(f"{grouped(row['case'])} ({'; '.join(told)})")

@@ -182,12 +182,39 @@ def scaling_sums(
     return True
 
 
+def bias_sums(clients: Any, points: Array, full: bool, sums: Array) -> bool:
+    """Add loss, slopes and curvature of bias and temperature scaling for each client.
+
+    clients: `FederatedDataset`.
+    points of shape (n_points, 1 + n_classes): Inverse temperature, then biases.
+    full: Whether to add all products of two classes; else that of each class.
+    sums of shape (n_clients, n_points, size), float64: Gets the sums, as in
+        `bias_moments`.
+    """
+    if not _has_rows(clients):
+        return False
+    weights = clients.weights
+    if weights is not None:
+        weights = weights.astype(np.float64, copy=False)
+    points = np.ascontiguousarray(points, dtype=np.float64)
+    core.bias_sums(*_rows_of(clients), weights, points, full, sums)
+    return True
+
+
+def log_gamma(values: Array, out: Array) -> bool:
+    """Write ``log(Gamma(values))`` of float64 numbers above 0 to `out`."""
+    if core is None:
+        return False
+    core.map(6, values, out)
+    return True
+
+
 def bin_counts(
     clients: Any,
     terms: tuple[int, float, float],
     positive: Array,
     negative: Array,
-    squares: Array,
+    squares: Array | None = None,
 ) -> bool:
     """Count the entries of each client's rows by class and bin.
 
@@ -196,6 +223,7 @@ def bin_counts(
     positive, negative of shape (n_clients, n_classes, n_bins), int32: Zeros; one entry
         of a row is positive, that of its class.
     squares of shape (n_clients, 2), int64: Zeros; gets the sums of squares of both.
+        None leaves them out, which is faster.
     """
     if not _has_rows(clients):
         return False
@@ -232,9 +260,83 @@ def bin_values(
     return True
 
 
+def bin_scores(
+    clients: Any, terms: tuple[int, float, float], table: Array, out: Array
+) -> bool:
+    """Write log loss and Brier score of each row, and of the values of its bins.
+
+    clients: `FederatedDataset`.
+    table of shape (n_classes, n_bins), float64: Numbers above 0; over the sum of a row
+        they are its probabilities.
+    out of shape (4, n_rows), float64: Losses and Brier scores, those of bins last.
+    """
+    if not _has_rows(clients):
+        return False
+    rows, order, labels, offsets = _rows_of(clients)
+    where = slice(offsets[0], offsets[-1])
+    if order is None:
+        rows = rows[where]
+    else:
+        order = order[where]
+    core.bin_scores(rows, order, labels[where], *terms, table, out)
+    return True
+
+
 def scores(rows: Array, labels: Array, out: Array) -> bool:
     """Write log loss and Brier score of each row of logits to `out`, (2, n_rows)."""
     if not _usable(rows) or labels.dtype.kind not in "iu":
         return False
     core.scores(_aligned(rows), _aligned(labels), out)
     return True
+
+
+# Rows of ids of one width, or the offsets of texts in a buffer.
+Layout = int | Array
+
+
+def number_texts(texts: Any, layout: Layout) -> tuple[Array, Array] | None:
+    """Number of the text of each row, and the first row of each text.
+
+    Texts are numbered in the order of their first rows. None where too many hashes
+    meet, or where there is no core.
+
+    texts: Buffer of bytes.
+    layout: Bytes of each text, or offsets of shape (n_rows + 1,), int32 or int64.
+    """
+    if core is None:
+        return None
+    n_rows = len(texts) // layout if isinstance(layout, int) else len(layout) - 1
+    codes, first = np.empty((2, n_rows), dtype=np.int64)
+    found = core.number_texts(texts, layout, codes, first)
+    return None if found < 0 else (codes, first[:found])
+
+
+def number_objects(ids: Array) -> tuple[Array, Array] | None:
+    """As `number_texts`, of str, bytes, int, float and bool; None for other types."""
+    if core is None:
+        return None
+    codes, first = np.empty((2, len(ids)), dtype=np.int64)
+    found = core.number_objects(ids, codes, first)
+    return None if found < 0 else (codes, first[:found])
+
+
+def text_order(texts: Any, layout: Layout, unit: int, rows: Array) -> Array | None:
+    """Return the order of the distinct texts at `rows`; None where it must be compared.
+
+    texts, layout: As in `number_texts`.
+    unit: Bytes of a letter; texts of UTF-8 have the order of their bytes.
+    """
+    if core is None:
+        return None
+    rows = np.ascontiguousarray(rows)
+    order = np.empty_like(rows)
+    return order if core.text_order(texts, layout, unit, rows, order) else None
+
+
+def group_rows(codes: Array, sizes: Array) -> Array | None:
+    """Rows by their code, equal ones in their order; `sizes` counts rows of a code."""
+    if core is None or codes.dtype.kind not in "iu":
+        return None
+    order = np.empty(len(codes), dtype=np.int64)
+    core.group_rows(_aligned(codes), np.cumsum(sizes, dtype=np.int64) - sizes, order)
+    return order

@@ -67,6 +67,14 @@ typedef struct {
     double *x, *p, *rows, *residuals, *left, *right, *memory;
 } Scaling;
 
+/* Work space of one client's sums at one point of bias and temperature scaling. */
+typedef struct {
+    Py_ssize_t n, wide;
+    int full, kept;
+    double beta, head[4];
+    double *bias, *x, *slopes, *counts, *cross, *own, *left, *right, *products, *memory;
+} Bias;
+
 /* Four dense rows of single precision as columns: squares of four by four, then the rest. */
 INLINE void turn_squares(Py_ssize_t n, const char *const *rows, float *to, int step)
 {
@@ -141,9 +149,12 @@ typedef struct {
     void (*softmax[2])(const Matrix *, const Matrix *, double, int, void *);
     int (*proba_bins)(const Matrix *, const char *, int, double *, int32_t *);
     int (*odds_bins)(const Matrix *, const char *, int, double, double, double *, int32_t *);
-    void (*scores)(const Matrix *, const Py_buffer *, double *, double *, double *);
+    void (*row_scores)(const Matrix *, const char *, Py_ssize_t, double *, double *, double *);
+    void (*weight_scores)(double *, Py_ssize_t, Py_ssize_t, double *, double *);
     void (*add_scaling)(Scaling *, const Matrix *, const char *, Py_ssize_t, double, double *);
     void (*flush_scaling)(Scaling *);
+    void (*add_bias)(Bias *, const Matrix *, const char *, Py_ssize_t, double);
+    void (*flush_bias)(Bias *);
 } Level;
 
 #define LEVEL plain
@@ -273,7 +284,8 @@ static PyObject *levels(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(args))
     return out;
 }
 
-/* map(kind, values, out): 0 2^x, 2 log, 3 log1p, 4 exp of doubles, 1 2^x, 5 exp of floats. */
+/* map(kind, values, out): 0 2^x, 2 log, 3 log1p, 4 exp, 6 log Gamma of doubles, 1 2^x, 5 exp
+   of floats. */
 static PyObject *map(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
 {
     Arrays arrays = {.n = 0};
@@ -496,6 +508,14 @@ static const char *add_counts(const Matrix *m, const Loop *loop, const Bins *bin
             if (!find_bins(m, m->data + at * m->down, bins))
                 return NOT_A_NUMBER;
             int32_t *cells = negative + c * width;
+            if (!squares) {
+                for (Py_ssize_t j = 0; j < m->columns; j++)
+                    cells[j * bins->n_bins + bins->index[j]]++;
+                const Py_ssize_t own = label * bins->n_bins + bins->index[label];
+                cells[own]--;
+                positive[c * width + own]++;
+                continue;
+            }
             /* (k + 1)^2 - k^2 = 2 k + 1, first for all classes, then back for its own. */
             int64_t sum = 0;
             for (Py_ssize_t j = 0; j < m->columns; j++)
@@ -510,13 +530,14 @@ static const char *add_counts(const Matrix *m, const Loop *loop, const Bins *bin
 
 /* bin_counts(rows, order, labels, offsets, n_bins, span, slack, positive, negative, squares)
 
-   squares (n_clients, 2) gets the sums of squares of both counts of each client. */
+   squares (n_clients, 2) gets the sums of squares of both counts of each client, if it is
+   not None. */
 static PyObject *bin_counts(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
 {
     Arrays arrays = {.n = 0};
     Loop loop = {.step = 1};
     Bins bins = {.work = NULL};
-    const Py_buffer *positive, *negative, *squares;
+    const Py_buffer *positive, *negative, *squares = NULL;
     if (expect(n_args, 10) < 0)
         return NULL;
     if ((loop.rows = take(&arrays, args[0], "fd", 2, 0, "rows"))
@@ -525,18 +546,18 @@ static PyObject *bin_counts(PyObject *Py_UNUSED(self), PyObject *const *args, Py
         && (loop.offsets = take(&arrays, args[3], INTEGERS, 1, 0, "offsets"))
         && (positive = take(&arrays, args[7], "i", 3, DENSE | PyBUF_WRITABLE, "positive"))
         && (negative = take(&arrays, args[8], "i", 3, DENSE | PyBUF_WRITABLE, "negative"))
-        && (squares = take(&arrays, args[9], "lq", 2, DENSE | PyBUF_WRITABLE, "squares"))
+        && (args[9] == Py_None || (squares = take(&arrays, args[9], "lq", 2, DENSE | PyBUF_WRITABLE, "squares")))
         && start_bins(&bins, args + 4, loop.rows->shape[1])) {
         const Matrix m = matrix_of(loop.rows);
         const char *fault = NULL;
         if (positive->len != negative->len || positive->shape[0] != length(loop.offsets) - 1
             || positive->shape[1] != m.columns || positive->shape[2] != bins.n_bins
-            || squares->shape[0] != positive->shape[0] || squares->shape[1] != 2
+            || (squares && (squares->shape[0] != positive->shape[0] || squares->shape[1] != 2))
             || (loop.order && length(loop.order) < length(loop.labels)))
             fault = "arrays do not fit together";
         else {
             Py_BEGIN_ALLOW_THREADS
-            fault = add_counts(&m, &loop, &bins, positive->buf, negative->buf, squares->buf);
+            fault = add_counts(&m, &loop, &bins, positive->buf, negative->buf, squares ? squares->buf : NULL);
             Py_END_ALLOW_THREADS
         }
         if (fault)
@@ -589,6 +610,60 @@ static PyObject *bin_values(PyObject *Py_UNUSED(self), PyObject *const *args, Py
         }
         if (!good)
             PyErr_SetString(PyExc_ValueError, NOT_A_NUMBER);
+    }
+    end_bins(&bins);
+    return finish(&arrays);
+}
+
+/* Returns what does not fit, or NULL. */
+static const char *score_bins(const Matrix *m, const Loop *loop, const Bins *bins, const double *table, double *to)
+{
+    const Py_ssize_t n = length(loop->labels);
+    for (Py_ssize_t i = 0; i < n; i++, to++) {
+        const Py_ssize_t at = loop->order ? whole_number(loop->order, i) : i, label = whole_number(loop->labels, i);
+        if (at < 0 || at >= m->rows)
+            return "order is out of range";
+        if (label < 0 || label >= m->columns)
+            return "a label is out of range";
+        const char *row = m->data + at * m->down;
+        if (!find_bins(m, row, bins))
+            return NOT_A_NUMBER;
+        level->row_scores(m, row, label, bins->work, to, to + n);
+        for (Py_ssize_t j = 0; j < m->columns; j++)
+            bins->work[j] = table[j * bins->n_bins + bins->index[j]];
+        level->weight_scores(bins->work, m->columns, label, to + 2 * n, to + 3 * n);
+    }
+    return NULL;
+}
+
+/* bin_scores(rows, order, labels, n_bins, span, slack, table, out): log loss and Brier score
+   of each row, out of shape (4, n): of itself, then of table[class, bin] over its sum. */
+static PyObject *bin_scores(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    Loop loop = {.step = 1};
+    Bins bins = {.work = NULL};
+    const Py_buffer *table, *out;
+    if (expect(n_args, 8) < 0)
+        return NULL;
+    if ((loop.rows = take(&arrays, args[0], "fd", 2, 0, "rows"))
+        && (args[1] == Py_None || (loop.order = take(&arrays, args[1], INTEGERS, 1, 0, "order")))
+        && (loop.labels = take(&arrays, args[2], INTEGERS, 1, 0, "labels"))
+        && (table = take(&arrays, args[6], "d", 2, DENSE, "table"))
+        && (out = take(&arrays, args[7], "d", 2, DENSE | PyBUF_WRITABLE, "out"))
+        && start_bins(&bins, args + 3, loop.rows->shape[1])) {
+        const Matrix m = matrix_of(loop.rows);
+        const char *fault = NULL;
+        if (table->shape[0] != m.columns || table->shape[1] != bins.n_bins || out->shape[0] != 4
+            || out->shape[1] != length(loop.labels) || (loop.order && length(loop.order) < length(loop.labels)))
+            fault = "arrays do not fit together";
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            fault = score_bins(&m, &loop, &bins, table->buf, out->buf);
+            Py_END_ALLOW_THREADS
+        }
+        if (fault)
+            PyErr_SetString(fault == NOT_A_NUMBER ? PyExc_ValueError : PyExc_IndexError, fault);
     }
     end_bins(&bins);
     return finish(&arrays);
@@ -735,7 +810,9 @@ static PyObject *scores(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssi
             PyErr_NoMemory();
         else {
             Py_BEGIN_ALLOW_THREADS
-            level->scores(&m, labels, work, out->buf, (double *)out->buf + m.rows);
+            double *to = out->buf;
+            for (Py_ssize_t i = 0; i < m.rows; i++)
+                level->row_scores(&m, m.data + i * m.down, whole_number(labels, i), work, to + i, to + m.rows + i);
             Py_END_ALLOW_THREADS
         }
         free(work);
@@ -899,6 +976,120 @@ static PyObject *scaling_sums(PyObject *Py_UNUSED(self), PyObject *const *args, 
     return finish(&arrays);
 }
 
+/* Makes room; 0 if there is none. */
+static int start_bias(Bias *s)
+{
+    s->wide = (s->n + 7) / 8 * 8;
+    const Py_ssize_t rows = s->full ? KEPT_ROWS : 1, squares = s->full ? s->wide : 0;
+    const Py_ssize_t lines[] = {1, 1, 1, 1, 1, 1, rows, rows, squares};
+    double **const parts[] = {&s->bias, &s->x, &s->slopes, &s->counts, &s->cross, &s->own, &s->left, &s->right, &s->products};
+    const int n_parts = sizeof lines / sizeof *lines;
+    Py_ssize_t total = 1;
+    for (int i = 0; i < n_parts; i++)
+        total += lines[i];
+    if (!(s->memory = calloc(total * s->wide + 8, sizeof(double))))
+        return 0;
+    double *at = s->memory + (64 - (uintptr_t)s->memory % 64) / 8;
+    for (int i = 0; i < n_parts; at += lines[i] * s->wide, i++)
+        *parts[i] = at;
+    return 1;
+}
+
+/* Writes the sums of a client at one point in the order in which they are sent. */
+static void write_bias(const Bias *s, double *to)
+{
+    const Py_ssize_t n = s->n;
+    memcpy(to, s->head, sizeof s->head);
+    to += 4;
+    for (Py_ssize_t j = 0; j < n; j++)
+        to[j] = s->slopes[j] - s->counts[j];
+    memcpy(to += n, s->cross, n * sizeof(double));
+    to += n;
+    if (!s->full)
+        memcpy(to, s->own, n * sizeof(double));
+    else
+        for (Py_ssize_t j = 0; j < n; to += n - ++j)
+            memcpy(to, s->products + j * s->wide + j + 1, (n - 1 - j) * sizeof(double));
+}
+
+/* Returns what does not fit, or NULL. */
+static const char *add_biases(const Matrix *m, const Loop *loop, Bias *s, const Py_buffer *points, double *to, Py_ssize_t size)
+{
+    const Py_ssize_t n_clients = length(loop->offsets) - 1, n = length(loop->labels), n_points = points->shape[0];
+    for (Py_ssize_t at = 0; at < n_clients * n_points; at++, to += size) {
+        const Py_ssize_t c = at / n_points, start = whole_number(loop->offsets, c), stop = whole_number(loop->offsets, c + 1);
+        const double *point = (const double *)points->buf + at % n_points * (s->n + 1);
+        if (start < 0 || stop > n || (!loop->order && stop > m->rows))
+            return "offsets are out of range";
+        s->beta = point[0];
+        for (Py_ssize_t j = 0; j < s->wide; j++)
+            s->bias[j] = j < s->n ? point[1 + j] : -INFINITY;
+        memset(s->head, 0, sizeof s->head);
+        memset(s->slopes, 0, s->wide * sizeof(double));
+        memset(s->counts, 0, s->wide * sizeof(double));
+        memset(s->cross, 0, s->wide * sizeof(double));
+        memset(s->own, 0, s->wide * sizeof(double));
+        if (s->full)
+            memset(s->products, 0, s->wide * s->wide * sizeof(double));
+        for (Py_ssize_t i = start; i < stop; i++) {
+            const Py_ssize_t row = loop->order ? whole_number(loop->order, i) : i, label = whole_number(loop->labels, i);
+            if (row < 0 || row >= m->rows)
+                return "order is out of range";
+            if (label < 0 || label >= m->columns)
+                return "a label is out of range";
+            level->add_bias(s, m, m->data + row * m->down, label, loop->weights ? real_number(loop->weights, i) : 1.0);
+        }
+        level->flush_bias(s);
+        write_bias(s, to);
+    }
+    return NULL;
+}
+
+/* bias_sums(rows, order, labels, offsets, weights, points, full, sums)
+
+   points (n_points, 1 + n_classes): inverse temperature and biases. sums (n_clients, n_points,
+   size) gets the number of rows by weight, loss, slope and curvature in the relative change of
+   the inverse temperature, slopes in the biases, their curvature with the former, and that of
+   each bias with itself, or with `full` the products of the probabilities of two classes. */
+static PyObject *bias_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 8) < 0)
+        return NULL;
+    Bias s = {.full = PyObject_IsTrue(args[6])};
+    Loop loop = {.step = 1};
+    const Py_buffer *points, *sums;
+    if (!PyErr_Occurred() && (loop.rows = take(&arrays, args[0], "fd", 2, 0, "rows"))
+        && (args[1] == Py_None || (loop.order = take(&arrays, args[1], INTEGERS, 1, 0, "order")))
+        && (loop.labels = take(&arrays, args[2], INTEGERS, 1, 0, "labels"))
+        && (loop.offsets = take(&arrays, args[3], INTEGERS, 1, 0, "offsets"))
+        && (args[4] == Py_None || (loop.weights = take(&arrays, args[4], "d", 1, 0, "weights")))
+        && (points = take(&arrays, args[5], "d", 2, DENSE, "points"))
+        && (sums = take(&arrays, args[7], "d", 3, DENSE | PyBUF_WRITABLE, "sums"))) {
+        const Matrix m = matrix_of(loop.rows);
+        const Py_ssize_t n = s.n = m.columns, size = 4 + 2 * n + (s.full ? n * (n - 1) / 2 : n);
+        const char *fault = NULL;
+        if (length(loop.offsets) < 1 || n < 1 || points->shape[1] != n + 1
+            || sums->shape[0] != length(loop.offsets) - 1 || sums->shape[1] != points->shape[0]
+            || sums->shape[2] != size || (loop.weights && length(loop.weights) != length(loop.labels))
+            || (loop.order && length(loop.order) < length(loop.labels)))
+            fault = "arrays do not fit together";
+        else if (!start_bias(&s))
+            PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            fault = add_biases(&m, &loop, &s, points, sums->buf, size);
+            Py_END_ALLOW_THREADS
+        }
+        free(s.memory);
+        if (fault)
+            PyErr_SetString(PyExc_IndexError, fault);
+    }
+    return finish(&arrays);
+}
+
+#include "_core_ids.h"
+
 static PyMethodDef METHODS[] = {
     {"use", use, METH_O, "Choose a level by name."},
     {"levels", levels, METH_NOARGS, "Names of the levels that run here, best first."},
@@ -907,9 +1098,15 @@ static PyMethodDef METHODS[] = {
     {"derivative_sums", (PyCFunction)(void (*)(void))derivative_sums, METH_FASTCALL, "Derivatives of the log loss."},
     {"bin_counts", (PyCFunction)(void (*)(void))bin_counts, METH_FASTCALL, "Counts of bins."},
     {"bin_values", (PyCFunction)(void (*)(void))bin_values, METH_FASTCALL, "Values of bins."},
+    {"bin_scores", (PyCFunction)(void (*)(void))bin_scores, METH_FASTCALL, "Losses of rows and of bins."},
     {"encode_sum", (PyCFunction)(void (*)(void))encode_sum, METH_FASTCALL, "Sum of encoded rows."},
     {"scores", (PyCFunction)(void (*)(void))scores, METH_FASTCALL, "Losses of rows."},
     {"scaling_sums", (PyCFunction)(void (*)(void))scaling_sums, METH_FASTCALL, "Loss, slopes and curvature."},
+    {"bias_sums", (PyCFunction)(void (*)(void))bias_sums, METH_FASTCALL, "Loss, slopes and curvature."},
+    {"number_texts", (PyCFunction)(void (*)(void))number_texts, METH_FASTCALL, "Numbers of texts."},
+    {"number_objects", (PyCFunction)(void (*)(void))number_objects, METH_FASTCALL, "Numbers of objects."},
+    {"text_order", (PyCFunction)(void (*)(void))text_order, METH_FASTCALL, "Order of texts."},
+    {"group_rows", (PyCFunction)(void (*)(void))group_rows, METH_FASTCALL, "Rows sorted by code."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -132,24 +132,17 @@ static int FN(odds_bins)(const Matrix *m, const char *row, int n_bins, double sp
         return FN(exact_odds_bins)(m, row, n_bins, span, work, out);
     float *gaps = (float *)work, *weights = gaps + padded;
     if (m->single) {
-        float peak = -INFINITY;
-        if (m->across == 4)
-            memcpy(gaps, row, n * 4);
-        else
-            for (Py_ssize_t j = 0; j < n; j++)
-                gaps[j] = *(const float *)(row + j * m->across);
-        for (Py_ssize_t j = n; j < padded; j++)
-            gaps[j] = -INFINITY;
-        FN(vf) best = {0}, v;
-        best -= INFINITY;
+        const Py_ssize_t whole = n - n % 16;
+        const char *from = FN(dense_f)(m, row, gaps);
+        float last[16];
+        FN(last_piece_f)(n, 1, from, whole, last);
+        const float peak = FN(peak_f)(whole, 1, from, last);
         for (Py_ssize_t j = 0; j < padded; j += LANES_F) {
-            memcpy(&v, gaps + j, sizeof v);
-            best = FN(max_f)(v, best);
+            FN(vf) v;
+            memcpy(&v, j < whole ? from + j * 4 : (const char *)(last + j - whole), sizeof v);
+            v -= peak;
+            memcpy(gaps + j, &v, sizeof v);
         }
-        for (int l = 0; l < LANES_F; l++)
-            peak = best[l] > peak ? best[l] : peak;
-        for (Py_ssize_t j = 0; j < padded; j++)
-            gaps[j] -= peak;
     }
     else {
         double *wide = work + padded;
@@ -197,27 +190,61 @@ static int FN(odds_bins)(const Matrix *m, const char *row, int n_bins, double sp
     return any || rest != rest ? FN(exact_odds_bins)(m, row, n_bins, span, work, out) : 1;
 }
 
-/* Log loss and Brier score of each row. */
-static void FN(scores)(const Matrix *m, const Py_buffer *labels, double *work, double *losses, double *briers)
+/* Sums of weights and of their squares, without the entry at `own`. */
+INLINE void FN(add_others)(FN(vd) weight, Py_ssize_t at, Py_ssize_t own, FN(vd) *rest, FN(vd) *squares)
 {
-    const Py_ssize_t padded = (m->columns + 7) / 8 * 8;
-    for (Py_ssize_t i = 0; i < m->rows; i++) {
-        const Py_ssize_t own = whole_number(labels, i);
-        FN(gaps)(m, m->data + i * m->down, work);
-        const double gap = work[own], total = FN(weights)(work, work, padded), share = 1.0 / total;
-        work[own] -= total;
-        FN(vd) squares[PARTS_D] = {{0}};
-        for (Py_ssize_t j = 0; j < padded; j += 8)
+    if (own >= at && own < at + LANES_D)
+        weight[own - at] = 0.0;
+    *rest += weight;
+    *squares += weight * weight;
+}
+
+INLINE void FN(score)(double weight, const FN(vd) *rests, const FN(vd) *squares, double log_own, double *loss, double *brier)
+{
+    const double rest = FN(across_d)(rests), total = rest + weight, share = 1.0 / total, wrong = rest * share;
+    *loss = FN(log_d)((FN(vd)){0} + total)[0] - log_own;
+    *brier = wrong * wrong + FN(across_d)(squares) * (share * share);
+}
+
+/* Log loss and Brier score of a row. `work` has room for a padded row. */
+static void FN(row_scores)(const Matrix *m, const char *given, Py_ssize_t own, double *work, double *loss, double *brier)
+{
+    const Py_ssize_t n = m->columns, whole = n - n % 8;
+    const char *row = FN(dense_d)(m, given, work);
+    double last[8];
+    FN(last_piece_d)(n, m->single, row, whole, last);
+    const double peak = FN(peak_d)(whole, m->single, row, last), gap = FN(entry_d)(m, given, own) - peak;
+    FN(vd) rests[PARTS_D] = {{0}}, squares[PARTS_D] = {{0}};
+    for (Py_ssize_t j = 0; j < n; j += 8)
 #pragma GCC unroll 4
-            for (int p = 0; p < PARTS_D; p++) {
-                FN(vd) v;
-                memcpy(&v, work + j + p * LANES_D, sizeof v);
-                v *= share;
-                squares[p] += v * v;
-            }
-        briers[i] = FN(across_d)(squares);
-        losses[i] = FN(log_d)((FN(vd)){0} + total)[0] - gap;
-    }
+        for (int p = 0; p < PARTS_D; p++) {
+            const Py_ssize_t at = j + p * LANES_D;
+            FN(vd) v;
+            if (j < whole)
+                v = FN(load_d)(m->single, row, at);
+            else
+                memcpy(&v, last + p * LANES_D, sizeof v);
+            FN(add_others)(FN(exp2_d)((v - peak) * LOG2_E), at, own, rests + p, squares + p);
+        }
+    FN(score)(FN(exp2_d)((FN(vd)){0} + gap * LOG2_E)[0], rests, squares, gap, loss, brier);
+}
+
+/* The same of n weights that are proportional to probabilities, all above 0; in a padded row. */
+static void FN(weight_scores)(double *weights, Py_ssize_t n, Py_ssize_t own, double *loss, double *brier)
+{
+    const double weight = weights[own];
+    FN(vd) rests[PARTS_D] = {{0}}, squares[PARTS_D] = {{0}}, v;
+    weights[own] = 0.0;
+    for (Py_ssize_t j = n; j % 8; j++)
+        weights[j] = 0.0;
+    for (Py_ssize_t j = 0; j < n; j += 8)
+#pragma GCC unroll 4
+        for (int p = 0; p < PARTS_D; p++) {
+            memcpy(&v, weights + j + p * LANES_D, sizeof v);
+            rests[p] += v;
+            squares[p] += v * v;
+        }
+    FN(score)(weight, rests, squares, FN(log_d)((FN(vd)){0} + weight)[0], loss, brier);
 }
 
 #undef PARTS_D

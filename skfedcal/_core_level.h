@@ -69,6 +69,8 @@ static void FN(map)(int kind, const void *from, void *to, Py_ssize_t size)
             v = FN(log1p_d)(v);
         else if (kind == 4)
             v = FN(exp_d)(v);
+        else if (kind == 6)
+            v = FN(log_gamma_d)(v);
         else
             v = (FN(vd))FN(exp_f)((FN(vf))v);
         memcpy((char *)to + at, &v, bytes);
@@ -85,7 +87,10 @@ static const Level FN(level) = {
     {FN(softmax_d), FN(softmax_f)},
     FN(proba_bins),
     FN(odds_bins),
-    FN(scores),
+    FN(row_scores),
+    FN(weight_scores),
     FN(add_scaling),
     FN(flush_scaling),
+    FN(add_bias),
+    FN(flush_bias),
 };

@@ -1,4 +1,5 @@
-/* Loss, slopes and curvature of vector and matrix scaling, for one level of instructions.
+/* Loss, slopes and curvature of vector, matrix and bias-temperature scaling, for one level of
+   instructions.
 
    Included by _core_level.h. Rows are in double precision, padded to whole pieces of 64 bytes.
    Sums over the classes of a row are taken as in _core_rows.h, sums over rows one row after
@@ -232,6 +233,67 @@ static void FN(add_scaling)(Scaling *s, const Matrix *m, const char *row, Py_ssi
     }
     if (++s->kept == KEPT_ROWS)
         FN(flush_scaling)(s);
+}
+
+/* Adds the products of the rows that are kept. */
+static void FN(flush_bias)(Bias *s)
+{
+    if (s->full)
+        FN(add_products)(s->kept, s->left, s->n, s->wide, s->right, s->wide, s->wide, s->products, s->wide, 1);
+    s->kept = 0;
+}
+
+/* Adds a row to the sums of its client at one point, see bias_moments.py. */
+static void FN(add_bias)(Bias *s, const Matrix *m, const char *row, Py_ssize_t label, double weight)
+{
+    const Py_ssize_t wide = s->wide;
+    double *const x = s->x, *const p = s->right + s->kept * wide, *const left = s->left + s->kept * wide;
+    FN(gaps)(m, row, x); /* padded with -inf */
+    FN(vd) best = (FN(vd)){0} - INFINITY;
+    for (Py_ssize_t at = 0; at < wide; at += LANES) {
+        const FN(vd) scaled = FN(max_d)((FN(vd)){0} - MAX_SPAN, FN(get)(x + at)) * s->beta;
+        const FN(vd) moved = scaled + FN(get)(s->bias + at); /* -inf in the padding */
+        best = FN(max_d)(moved, best);
+        FN(put)(x + at, scaled);
+        FN(put)(p + at, moved);
+    }
+    double top = best[0];
+    for (int l = 1; l < LANES; l++)
+        top = best[l] > top ? best[l] : top;
+    const double own = p[label] - top, scaled = x[label];
+    FN(vd) totals[PARTS] = {{0}}, means[PARTS] = {{0}}, bends[PARTS] = {{0}};
+    for (Py_ssize_t at = 0; at < wide; at += 8)
+#pragma GCC unroll 4
+        for (int part = 0; part < PARTS; part++) {
+            const Py_ssize_t j = at + part * LANES;
+            const FN(vd) share = FN(exp_d)(FN(get)(p + j) - top);
+            FN(put)(p + j, share);
+            totals[part] += share;
+            means[part] += share * FN(get)(x + j);
+        }
+    const double total = FN(across_d)(totals), inverse = 1.0 / total, mean = FN(across_d)(means) * inverse;
+    for (Py_ssize_t at = 0; at < wide; at += 8)
+        for (int part = 0; part < PARTS; part++) {
+            const Py_ssize_t j = at + part * LANES;
+            const FN(vd) share = FN(get)(p + j) * inverse, away = FN(get)(x + j) - mean, cross = share * away;
+            bends[part] += cross * away;
+            const FN(vd) heavy = share * weight;
+            FN(put)(s->slopes + j, FN(get)(s->slopes + j) + heavy);
+            FN(put)(s->cross + j, FN(get)(s->cross + j) + cross * weight);
+            if (!s->full)
+                FN(put)(s->own + j, FN(get)(s->own + j) + (share - share * share) * weight);
+            else {
+                FN(put)(p + j, share);
+                FN(put)(left + j, heavy);
+            }
+        }
+    s->counts[label] += weight; /* apart: a vector that was just changed in one place is slow to load */
+    s->head[0] += weight;
+    s->head[1] += (FN(log_d)((FN(vd)){0} + total)[0] - own) * weight;
+    s->head[2] += (mean - scaled) * weight;
+    s->head[3] += FN(across_d)(bends) * weight;
+    if (s->full && ++s->kept == KEPT_ROWS)
+        FN(flush_bias)(s);
 }
 
 #undef LANES

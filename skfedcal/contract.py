@@ -86,6 +86,8 @@ Form = Mapping[str, Field]
 _DTYPES = {"real": "f", "whole": "iu", "flag": "b"}
 
 
+_Number = TypeVar("_Number", int, float)
+
 # Most bins or points of a curve that a site computes for.
 MAX_POINTS = 10_000
 
@@ -95,9 +97,9 @@ def n_classes_field(n_classes: int) -> Field:
     return Field((), "whole", n_classes, n_classes)
 
 
-def server_field(default: float) -> float:
-    """Field of an algorithm that only `update` uses: it is not sent to sites."""
-    value: float = dataclasses.field(default=default, metadata={"server": True})
+def server_field(default: _Number) -> _Number:
+    """Field of an algorithm that sites do not need: it is not sent to them."""
+    value: _Number = dataclasses.field(default=default, metadata={"server": True})
     return value
 
 
@@ -228,7 +230,9 @@ class FederatedAlgorithm(Protocol[State]):
     classes or ask for more work than a site does. See `round_shares`,
     `values_per_round` and `check_broadcast`. ``by_place`` is true if what a row adds
     depends on its place among the rows: sites refuse it where single rows are
-    protected, because a row would then change what others add.
+    protected, because a row would then change what others add. ``values_at_once`` is
+    how many numbers the clients of one query may send together, where many clients in
+    one query are much faster than a few; a simulation asks clients in such groups.
     """
 
     @property

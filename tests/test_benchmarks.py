@@ -48,6 +48,7 @@ def test_every_script_is_named_on_the_page(harness):
     text = (ROOT / "docs" / "benchmarks_scripts.inc").read_text()
     scripts = {p.stem for p in (ROOT / "benchmarks").glob("bench_*.py")}
     scripts |= {"soak", "small_data", "evaluation_plans", "coverage_clients"}
+    scripts |= {"core_on_arm"}
     assert set(re.findall(r"python -m benchmarks\.(\w+)", text)) == scripts
 
 
@@ -94,6 +95,25 @@ def test_a_page_lists_what_peers_do_better(harness):
         "- fast: BBQ, fit, c (0.50 of our time).",
         "- close: BBQ, fit, c (above the optimum 5e-05, ours 0.0002).",
     ]
+
+
+def test_the_plain_optimum_is_compared_with_the_fit_that_seeks_it(harness):
+    from benchmarks.bench_fits import PLAIN_MATRIX
+    from benchmarks.page import better
+
+    def found(excess):
+        rows = [
+            harness.record("matrix", "c", name, 1.0, "U", ratio=2.0, excess=value)
+            for name, value in (
+                ("skfedcal", 5e-4),
+                ("peer", 1e-9),
+                (PLAIN_MATRIX, excess),
+            )
+        ]
+        return better(rows)
+
+    assert not found(1e-8)
+    assert found(2e-4)
 
 
 def test_a_table_has_cases_as_rows_and_libraries_as_columns(harness):

@@ -21,6 +21,7 @@ from skfedcal import (
 )
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import BlockSpec
+from skfedcal.methods.bias_temperature.rounds import BiasTemperatureNewton
 from skfedcal.methods.buckets import ClassBins
 from skfedcal.methods.scaling.families import MatrixMap, VectorMap
 from skfedcal.methods.scaling.rounds import (
@@ -280,6 +281,69 @@ def test_scaling_of_rows_without_a_number_has_no_number(
     assert np.isnan(answer["loss"][1:, 1]).all()
 
 
+def bias_answer(clients, started):
+    n_classes = clients.rows.shape[1]
+    rng = np.random.default_rng(n_classes)
+    points = rng.normal(size=(1 if started else 9, n_classes + 1))
+    broadcast = {"points": points, "started": np.asarray(started)}
+    return BiasTemperatureNewton().query(broadcast, clients)["derivatives"]
+
+
+@needs_core
+@pytest.mark.usefixtures("best_level")
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("n_columns", [1, 2, 7, 8, 9, 16, 17, 100, 129])
+def test_bias_sums_have_the_same_bits_at_every_level_and_are_those_of_numpy(
+    monkeypatch, n_columns, started
+):
+    rows, labels = hard_rows(203, n_columns, np.float32)
+    weights = np.random.default_rng(0).random(203)
+    weights[::9] = 0
+    clients = dataset(rows, labels, SIZES, weights)
+    found = []
+    for level in _compiled.levels():
+        _compiled.core.use(level)
+        found.append(bias_answer(clients, started))
+    assert all(other.tobytes() == found[0].tobytes() for other in found)
+    # A client has its own rows only, in any layout and order.
+    mirror = np.arange(203)[::-1]
+    turned = dataset(
+        np.asfortranarray(rows[::-1]), labels, SIZES, weights, order=mirror
+    )
+    assert bias_answer(turned, started).tobytes() == found[0].tobytes()
+    for i in range(len(SIZES)):
+        alone = bias_answer(clients.slice(i, i + 1), started)
+        assert alone.tobytes() == found[0][i].tobytes()
+    monkeypatch.setattr(_compiled, "core", None)
+    exact = bias_answer(clients, started)
+    size = np.abs(exact).max(axis=0) + 1e-300
+    np.testing.assert_allclose(found[0] / size, exact / size, atol=1e-11)
+
+
+@needs_core
+def test_bias_sums_refuse_arrays_that_do_not_fit():
+    rows, labels, offsets = np.zeros((4, 3)), np.zeros(4, int), np.array([0, 4])
+    good = [rows, None, labels, offsets, None, np.ones((1, 4)), True]
+    good += [np.zeros((1, 1, 13))]
+    _compiled.core.bias_sums(*good)
+    for place, other in (
+        (1, np.arange(3)),
+        (1, np.array([0, 1, 2, 4])),
+        (2, np.array([0, 0, 0, 3])),
+        (2, np.array([0, 0, 0, -1])),
+        (3, np.array([0, 5])),
+        (3, np.array([-1, 4])),
+        (3, np.empty(0, int)),
+        (4, np.ones(3)),
+        (5, np.ones((1, 5))),
+        (5, np.ones((2, 4))),
+        (7, np.zeros((1, 1, 12))),
+        (7, np.zeros((2, 1, 13))),
+    ):
+        with pytest.raises(IndexError):
+            _compiled.core.bias_sums(*good[:place], other, *good[place + 1 :])
+
+
 @needs_core
 def test_scaling_refuses_arrays_that_do_not_fit():
     rows, labels, offsets = np.zeros((4, 3)), np.zeros(4, int), np.array([0, 4])
@@ -398,6 +462,9 @@ def counted(clients, bins):
     for i, counts in enumerate((positive, negative)):
         found = np.einsum("ijk,ijk->i", *[counts.astype(int)] * 2)
         assert squares[:, i].tolist() == found.tolist()
+    plain = np.zeros((2, *shape), np.int32)
+    assert _compiled.bin_counts(clients, bins.terms, *plain)
+    np.testing.assert_array_equal(plain, [positive, negative])
     return positive, negative
 
 
@@ -440,12 +507,16 @@ def test_bins_and_scores_have_the_same_bits_at_every_level(n_columns, dtype):
     for level in _compiled.levels():
         _compiled.core.use(level)
         values, scores = np.empty_like(rows), np.empty((2, 200))
-        parts = [values, scores]
+        gamma = np.empty(128)
+        _compiled.log_gamma(table[0] * 20, gamma)
+        parts = [values, scores, gamma]
         for space in ("prob", "logit"):
             bins = ClassBins(128, space)
             parts += counted(clients, bins)
             _compiled.bin_values(rows, bins.terms, table, values, normalise=True)
-            parts.append(values.copy())
+            both = np.empty((4, 200))
+            _compiled.bin_scores(clients, bins.terms, table, both)
+            parts += [values.copy(), both]
         _compiled.scores(rows, labels, scores)
         found.append([part.tobytes() for part in parts])
     assert all(other == found[0] for other in found)
@@ -467,6 +538,39 @@ def test_scores_are_those_of_scikit_learn():
     np.testing.assert_allclose(
         scores[1], ((proba - onehot) ** 2).sum(axis=1), atol=1e-14
     )
+
+
+@needs_core
+@pytest.mark.parametrize("bins", BINS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", [1, 2, 7, 8, 9, 60])
+def test_scores_of_bins_are_those_of_rows_and_of_values(n_columns, dtype, bins):
+    rows, labels = hard_rows(90, n_columns, dtype)
+    rows = np.asfortranarray(np.where(rows < -1e6, dtype(-40), rows))
+    table = np.random.default_rng(0).random((n_columns, bins.n_bins)) ** 40 + 1e-300
+    values, expected = np.empty(rows.shape), np.empty((4, 90))
+    _compiled.bin_values(rows, bins.terms, table, values)
+    _compiled.scores(rows, labels, expected[:2])
+    _compiled.scores(np.log(values), labels, expected[2:])
+    # A part of the clients, in another order: rows 80 to 29.
+    order = np.arange(90)[::-1].copy()
+    clients = dataset(rows, labels[::-1].copy(), [9, 52, 29], order=order).slice(1, 2)
+    found = np.empty((4, 52))
+    assert _compiled.bin_scores(clients, bins.terms, table, found)
+    expected = expected[:, 80:28:-1]
+    np.testing.assert_array_equal(found[:2], expected[:2])
+    np.testing.assert_allclose(found[2:], expected[2:], rtol=1e-12, atol=1e-13)
+
+
+@needs_core
+def test_log_gamma_is_that_of_mpmath():
+    mpmath = pytest.importorskip("mpmath")
+    rng = np.random.default_rng(0)
+    values = np.exp(rng.uniform(np.log(1e-12), np.log(1e6), 2000))
+    values[:4] = 1.0, 2.0, 8.0, np.nextafter(8.0, 0)
+    truth = np.array([float(mpmath.loggamma(x)) for x in values.tolist()])
+    # Absolute error near the zeros at 1 and 2; sums of large terms do not need more.
+    np.testing.assert_allclose(applied(6, values), truth, rtol=1e-15, atol=2e-14)
 
 
 @needs_core
@@ -560,6 +664,21 @@ def test_arrays_that_do_not_fit_are_refused_by_the_core():
     with pytest.raises(ValueError, match="no level"):
         core.use("nine")
 
+    def scores(order=None, labels=labels, n_bins=2, rows=rows):
+        table = np.ones((3, n_bins))
+        core.bin_scores(rows, order, labels, 2, 0.0, 0.0, table, np.empty((4, 2)))
+
+    scores()
+    for wrong in ([0, 3], [-1, 0]):
+        with pytest.raises(IndexError, match="label is out of range"):
+            scores(labels=np.array(wrong))
+    with pytest.raises(IndexError, match="order is out of range"):
+        scores(order=np.array([0, 2]))
+    with pytest.raises(IndexError, match="do not fit"):
+        scores(n_bins=4)
+    with pytest.raises(ValueError, match="not finite"):
+        scores(rows=np.full((2, 3), np.nan))
+
 
 def info(value):
     env = {**os.environ, "SKFEDCAL_CORE": value}
@@ -579,3 +698,42 @@ def test_a_variable_of_the_environment_chooses_a_level():
     level = _compiled.levels()[-1]
     assert info(level).stdout.strip() == _compiled.arithmetic()
     assert "must be 'off' or one of" in info("sse9").stderr
+
+
+@needs_core
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("number_texts", (b"abc", 2, np.zeros(1, "q"), np.zeros(1, "q"))),
+        ("number_texts", (b"abc", 0, np.zeros(1, "q"), np.zeros(1, "q"))),
+        ("number_texts", (b"abc", 1, np.zeros(2, "q"), np.zeros(3, "q"))),
+        (
+            "number_texts",
+            (b"abc", np.array([0, 4]), np.zeros(1, "q"), np.zeros(1, "q")),
+        ),
+        (
+            "number_texts",
+            (b"abc", np.array([2, 1]), np.zeros(1, "q"), np.zeros(1, "q")),
+        ),
+        (
+            "number_texts",
+            (b"abc", np.array([-1, 1]), np.zeros(1, "q"), np.zeros(1, "q")),
+        ),
+        (
+            "number_texts",
+            (b"abc", np.zeros(0, "q"), np.zeros(0, "q"), np.zeros(0, "q")),
+        ),
+        ("number_texts", (b"abc", np.zeros(2), np.zeros(1, "q"), np.zeros(1, "q"))),
+        ("number_objects", (np.zeros(3, object), np.zeros(3, "q"), np.zeros(2, "q"))),
+        ("number_objects", (np.zeros(3), np.zeros(3, "q"), np.zeros(3, "q"))),
+        ("text_order", (b"abc", 1, 1, np.array([3]), np.zeros(1, "q"))),
+        ("text_order", (b"abc", 1, 4, np.array([0]), np.zeros(1, "q"))),
+        ("text_order", (b"abc", 1, 1, np.array([0]), np.zeros(2, "q"))),
+        ("group_rows", (np.array([0, 2]), np.zeros(2, "q"), np.zeros(2, "q"))),
+        ("group_rows", (np.array([0, 0]), np.ones(1, "q"), np.zeros(2, "q"))),
+        ("group_rows", (np.array([0, 0]), np.zeros(1, "q"), np.zeros(3, "q"))),
+    ],
+)
+def test_ids_that_do_not_fit_are_refused_by_the_core(name, args):
+    with pytest.raises((IndexError, TypeError)):
+        getattr(_compiled.core, name)(*args)

@@ -86,6 +86,8 @@ class FitSetting:
     # How clients are chosen, and how many for a round.
     cohort: Cohort = "full"
     cohort_size: int | None = None
+    # Rows of an exact fit in this process; 0 of any other.
+    n_rows: int = 0
 
     def signal(self, n_rounds: int) -> float:
         """Number of units times mu: signal over noise of a released mean.
@@ -122,6 +124,7 @@ def setting_of(
         n_units,
         runner.cohort,
         runner.cohort_size,
+        clients.n_rows if not model.private and hasattr(clients, "rows") else 0,
     )
 
 
@@ -641,6 +644,13 @@ class BaseCalibrator(
             return logits
         formula = load_object(self._map_path())
         return map_rows(lambda rows: formula(self, rows), logits, self._rounded)
+
+    def _map_scores(self, clients: FederatedDataset) -> Array | None:
+        """Log loss and Brier score of each row before the map, and those after it.
+
+        Of shape (4, n_rows). None: the caller takes them from `_calibrate`.
+        """
+        return None
 
     def _rounded(self, values: Array, logits: Array) -> Array:
         """Values in double precision, ready for the type of `logits`."""

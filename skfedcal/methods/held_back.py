@@ -9,7 +9,7 @@ the registry, in the rounds of the method, which need numpy only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from types import SimpleNamespace
@@ -39,6 +39,7 @@ from skfedcal.methods.registry import Method, load_object, method_of, methods
 LARGEST_LOSS = 100.0
 # Log loss and Brier score of a row that is entirely wrong.
 _WORST = np.array([[LARGEST_LOSS], [2.0]])
+_WORST_BOTH = np.tile(_WORST, (2, 1))
 # Numbers of a map that fit into the text of a request.
 MAX_NUMBERS = 30_000
 # Summed log loss that a map must leave on held-back rows: where it is less, one error
@@ -282,7 +283,7 @@ def compare_rows(
         algorithm = map_losses(calibrator, held=False)
         rows = algorithm.query({}, clients.by_row())["losses"]
     else:  # the estimator's own way is faster than the formula that a site knows
-        rows = _row_losses(calibrator._calibrate, clients)
+        rows = _row_losses(calibrator, clients)
     found = comparison(LossState(rows.sum(axis=0)), held)
     worse = rows[:, 3] - rows[:, 1]
     spread = worse - rows[:, 0] * (found["log_loss"] - found["log_loss_input"])
@@ -290,19 +291,18 @@ def compare_rows(
     return {**found, "error": error}
 
 
-def _row_losses(
-    calibrate: Callable[[Array], Array], clients: FederatedDataset
-) -> Array:
-    """What `MapLosses` sums, for each row by itself, by a map that is at hand.
-
-    calibrate: Centred logits to calibrated ones; may work in place.
-    """
+def _row_losses(calibrator: Any, clients: FederatedDataset) -> Array:
+    """What `MapLosses` sums, for each row by itself, by a map that is at hand."""
+    found = calibrator._map_scores(clients)
+    if found is not None:
+        rows = np.array([np.ones(clients.n_rows), *np.fmin(found, _WORST_BOTH)])
+        return (rows if clients.weights is None else rows * clients.weights).T
     parts = []
     for block in clients.blocks():
         logits = _numerics.center(block.rows)
         before = _scores(logits, block.labels)
         if clients.n_classes > 1:
-            logits = calibrate(logits)
+            logits = calibrator._calibrate(logits)
         after = _scores(logits, block.labels)
         part = np.array([np.ones(len(block.labels)), *before, *after])
         parts.append(part if block.weights is None else part * block.weights)

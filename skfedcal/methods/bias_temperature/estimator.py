@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from skfedcal.privacy.ledger import PrivacyLedger
     from skfedcal.privacy.models import PrivacyModel
 
+# With so many rows the first round asks one in _SAMPLE.
+_MANY_ROWS, _SAMPLE = 2048, 8
+
 
 @documented
 class FedBiasTempCalibrator(BaseCalibrator):
@@ -185,9 +188,10 @@ class FedBiasTempCalibrator(BaseCalibrator):
                 "is computed. Leave it out, or set eps."
             )
         ridge = as_number("ridge", self.ridge)
+        sample = _SAMPLE if setting.n_rows >= _MANY_ROWS else 1
         if self.residual is None:
-            return BiasTemperatureNewton(ridge=ridge)
-        return BiasTemperatureResidual(ridge=ridge)
+            return BiasTemperatureNewton(ridge=ridge, sample=sample)
+        return BiasTemperatureResidual(ridge=ridge, sample=sample)
 
     def _private_algorithm(
         self, setting: FitSetting, prior: tuple[float, ...]

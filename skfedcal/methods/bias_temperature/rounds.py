@@ -14,8 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from skfedcal import _compiled
 from skfedcal.clients.dataset import Block, FederatedDataset
-from skfedcal.contract import Array, Arrays, BlockSpec, Field, Form, Sums
+from skfedcal.contract import (
+    Array,
+    Arrays,
+    BlockSpec,
+    Field,
+    Form,
+    Sums,
+    server_field,
+)
 from skfedcal.methods.bias_temperature.bias_moments import (
     BIAS_BOUND,
     SoftmaxMoments,
@@ -25,10 +34,13 @@ from skfedcal.methods.bias_temperature.bias_moments import (
     unpack,
 )
 from skfedcal.methods.graph import Value, log1p, log_softmax
-from skfedcal.methods.temperature.moments import LOG_BOUND, row_sums
+from skfedcal.methods.temperature.moments import LOG_BOUND, hash_sample, row_sums
 
 # Points in log(1 / T) of the first round: close together where networks lie.
 START_GRID = np.array([-LOG_BOUND, -4.6, -2.3, -1.3, -0.65, 0.0, 0.65, 2.3, LOG_BOUND])
+
+# Largest part of the rows, one in so many, that the first round may leave out.
+MAX_SAMPLE = 64
 
 # Longest step of a round, in a bias; 1 / T changes by a factor of e at most.
 _MAX_STEP = 2.0
@@ -100,17 +112,21 @@ class BiasTemperatureNewton:
     """Minimise the pooled log loss in ``beta = 1 / T`` and class biases, exactly.
 
     The first round asks for slopes and the diagonal of the curvature at a few
-    temperatures and starts from the best one. Later rounds ask for loss, gradient and
-    curvature at one point. A step to a worse point is shortened: the loss never
-    increases from round to round.
+    temperatures, for a start. Later rounds ask for loss, gradient and curvature at one
+    point. A step to a worse point is shortened: the loss never increases from round to
+    round.
 
     ridge: Weight of ``|b|^2 / 2`` beside the mean log loss. It keeps the bias of a
         class without rows finite and makes the biases add up to 0.
     n_rounds: Most rounds; outputs of real networks take 3 or 4.
+    sample: One row in so many is asked in the first round, by a hash of its first entry
+        (`hash_sample`). The first round is nine times the work of another one, and the
+        start needs no more digits.
     """
 
     ridge: float = 1e-5
     n_rounds: int = 30
+    sample: int = server_field(1)
 
     def init(self, n_classes: int) -> BiasState:
         size = n_classes + 1
@@ -123,7 +139,10 @@ class BiasTemperatureNewton:
         if not state.started:
             points = np.zeros((len(START_GRID), len(state.asked)))
             points[:, 0] = START_GRID
-        return {"points": points, "started": np.asarray(state.started)}
+        out = {"points": points, "started": np.asarray(state.started)}
+        if not state.started and self.sample > 1:
+            out["sample"] = np.asarray(self.sample)
+        return out
 
     def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
         n_points, size = broadcast["points"].shape
@@ -134,22 +153,31 @@ class BiasTemperatureNewton:
     def forms(self, n_classes: int) -> tuple[Form, ...]:
         """List the broadcasts that a site accepts."""
         size = n_classes + 1
+        grid = {
+            "points": Field((len(START_GRID), size)),
+            "started": Field((), "flag"),
+        }
         return (
-            {
-                "points": Field((len(START_GRID), size)),
-                "started": Field((), "flag"),
-            },
+            grid,
+            {**grid, "sample": Field((), "whole", 1, MAX_SAMPLE)},
             {"points": Field((1, size)), "started": Field((), "flag")},
         )
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
-        shape = self.spec(broadcast)["derivatives"].shape
-        full = bool(broadcast["started"]) and clients.n_classes <= MAX_FULL
-        out = np.zeros((len(clients), *shape))
-        for block in clients.blocks():
+        started = bool(broadcast["started"])
+        full = started and clients.n_classes <= MAX_FULL
+        points = broadcast["points"].copy()
+        points[:, 0] = np.exp(points[:, 0])
+        out = np.zeros((len(clients), *self.spec(broadcast)["derivatives"].shape))
+        part = clients
+        if "sample" in broadcast:
+            part = hash_sample(clients, int(broadcast["sample"]))
+        if _compiled.bias_sums(part, points, full, out):
+            return {"derivatives": out}
+        for block in part.blocks():
             away = gaps(block)
-            for i, point in enumerate(broadcast["points"]):
-                moments = SoftmaxMoments(block, away, exp(point[0]), point[1:])
+            for i, (beta, *bias) in enumerate(points):
+                moments = SoftmaxMoments(block, away, beta, np.array(bias))
                 sums = moments.full() if full else moments.arrow()
                 out[block.clients, i] += sums
         return {"derivatives": out}
@@ -157,9 +185,10 @@ class BiasTemperatureNewton:
     def update(self, state: BiasState, total: Sums, n_clients: int) -> BiasState:
         sums = total["derivatives"]
         if not sums[0, 0] > 0:  # a cohort without rows says nothing
-            return state
+            # Where entries repeat, as in a column of zeros, a sample may be empty.
+            return state if self.sample == 1 else replace(state, started=True)
         if not state.started:
-            return _start(state, sums, self.ridge)
+            return _start(state, sums, self.ridge, self.sample)
         n_classes = len(state.asked) - 1
         full = n_classes <= MAX_FULL
         loss, gradient, curvature = unpack(sums[0], n_classes, full)
@@ -178,31 +207,36 @@ class BiasTemperatureNewton:
         return state.finished
 
 
-def _start(state: BiasState, sums: Array, ridge: float) -> BiasState:
-    """Best temperature of the grid, and a first guess of the biases."""
+def _start(state: BiasState, sums: Array, ridge: float, sample: int) -> BiasState:
+    """Temperature of least loss, by the points of the grid, and a guess of the biases.
+
+    With a `sample` there is no loss to compare with: the next one is accepted.
+    """
     n_classes = len(state.asked) - 1
     parts = [unpack(row, n_classes, full=False) for row in sums]
     losses = np.array([loss for loss, _, _ in parts])
     # Among equals the one nearest to T = 1; a loss of 0 is 0 from some point on.
     order = np.argsort(np.abs(START_GRID), kind="stable")
     lowest = int(order[losses[order] <= losses.min() + _FLAT][0])
-    best = np.zeros(n_classes + 1)
-    best[0] = START_GRID[lowest]
-    state = replace(state, best=best, loss=float(losses[lowest]), started=True)
+    here = np.zeros(n_classes + 1)
+    here[0] = START_GRID[lowest]
+    loss = float(losses[lowest]) if sample == 1 else np.inf
+    state = replace(state, best=here.copy(), loss=loss, started=True)
     slopes = np.array([gradient[0] for _, gradient, _ in parts])
     bends = np.array([curvature[0, 0] for _, _, curvature in parts]) + slopes
     rising = np.flatnonzero((slopes[:-1] < 0) & (slopes[1:] > 0))
     if not rising.size:
-        return replace(state, asked=best)
+        return replace(state, asked=state.best)
     i = int(rising[0])
     width = START_GRID[i + 1] - START_GRID[i]
     part = _root(slopes[i : i + 2], width * bends[i : i + 2])
-    here = best.copy()
     here[0] = START_GRID[i] + part * width
     (_, left, left_curvature), (_, right, right_curvature) = parts[i : i + 2]
     gradient = (1 - part) * left + part * right
     curvature = (1 - part) * left_curvature + part * right_curvature
     gradient[0] = 0.0
+    # A bias of the sample is as uncertain as its slope; few are larger than one.
+    ridge += 1 / sums[0, 0] if sample > 1 else 0.0
     curvature[1:, 1:] += ridge * np.eye(n_classes)
     return replace(state, asked=_move(here, gradient, curvature)[0])
 
@@ -408,16 +442,18 @@ class BiasTemperatureResidual:
     One round sums the residuals between labels and probabilities, the next one the loss
     with and without the correction, which is left out if it does not help.
 
-    ridge: As in `BiasTemperatureNewton`.
+    ridge, sample: As in `BiasTemperatureNewton`.
     n_rounds: Most rounds; the last two are for the bins.
     """
 
     ridge: float = 1e-5
     n_rounds: int = 32
+    sample: int = server_field(1)
 
     @property
     def _newton(self) -> BiasTemperatureNewton:
-        return BiasTemperatureNewton(self.ridge, max(1, self.n_rounds - 2))
+        n_rounds = max(1, self.n_rounds - 2)
+        return BiasTemperatureNewton(self.ridge, n_rounds, self.sample)
 
     def init(self, n_classes: int) -> ResidualState:
         start = self._newton.init(n_classes)

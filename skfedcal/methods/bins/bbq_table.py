@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from skfedcal import _compiled
 from skfedcal.contract import Array
 from skfedcal.methods.bins.rounds import BinTable
 from skfedcal.methods.buckets import ClassBins, sigmoid
@@ -78,10 +79,16 @@ def log_scores(positive: Array, negative: Array, levels: Levels) -> Array:
     The probability of the labels under independent priors of the bins,
     ``Beta(2 p / B, 2 (1 - p) / B)`` for the bin with midpoint p out of B.
     """
+    # Most bins of many classes are empty; their terms are 0.
+    rows = positive + negative
+    seen = rows != 0
+    column = seen.nonzero()[1]
     weight, middle = PRIOR_ROWS / levels.size, levels.middle
-    terms = _log_rise(positive, weight * middle)
-    terms += _log_rise(negative, weight * (1 - middle))
-    terms -= _log_rise(positive + negative, weight)
+    part = _log_rise(positive[seen], weight * middle, column)
+    part += _log_rise(negative[seen], weight * (1 - middle), column)
+    part -= _log_rise(rows[seen], weight, column)
+    terms = np.zeros(rows.shape)
+    terms[seen] = part
     return levels.sum_bins(terms)
 
 
@@ -110,15 +117,20 @@ def bbq_table(
     # A merged count has the noise of all that it is made of.
     merged = np.sqrt(positive.shape[1] / levels.size)
     assumed = (0.0, 0.0) if frequency else noise
-    scores = log_scores(
-        *_effective_counts(own, other, assumed, merged, levels.middle), levels
-    )
-    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
+    counts = _effective_counts(own, other, assumed, merged, levels.middle)
+    shares = level_shares(*counts, levels)
     weight = 0.0 if frequency else PRIOR_ROWS / levels.size
     votes = _NOISE_ROWS * hypot(*assumed) * merged
     table = _mixture(own, other, weight, votes, shares, levels, noisy=any(assumed))
     return table, shares
+
+
+def level_shares(positive: Array, negative: Array, levels: Levels) -> Array:
+    """Weight of each class (row) and level (column), from counts of all levels."""
+    scores = log_scores(positive, negative, levels)
+    shares: Array = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    return shares
 
 
 def joined_table(
@@ -136,14 +148,14 @@ def joined_table(
     own, other = levels.merge(positive), levels.merge(negative)
     rows, weight = own + other, PRIOR_ROWS / levels.size
     alpha, beta = own + weight * levels.middle, other + weight * (1 - levels.middle)
-    height = np.log(alpha) - np.log(beta)
     place = levels.merge((positive + negative) * odds) / np.maximum(rows, _TINY)
     stops = np.cumsum(levels.sizes)
     values = np.zeros(positive.shape)
     for i, size in enumerate(levels.sizes):
         classes = np.flatnonzero(shares[:, i] > _MIN_SHARE)
         part = np.s_[classes, stops[i] - size : stops[i]]
-        lines = _lines(odds, rows[part] > 0, place[part], height[part])
+        height = np.log(alpha[part]) - np.log(beta[part])
+        lines = _lines(odds, rows[part] > 0, place[part], height)
         values[classes] += shares[classes, i, None] * sigmoid(lines)
     return BinTable(values)
 
@@ -229,15 +241,17 @@ def _mixture(
     )
 
 
-def _log_rise(counts: Array, prior: Array) -> Array:
-    """``log Gamma(counts + prior) - log Gamma(prior)``, 0 where there are no rows."""
-    from scipy.special import gammaln
+def _log_rise(counts: Array, prior: Array, column: Array) -> Array:
+    """``log Gamma(counts + a) - log Gamma(a)`` with ``a = prior[column]``."""
+    out = _log_gamma(counts + prior[column])
+    out -= _log_gamma(prior)[column]
+    return out
 
-    # Most bins of many classes are empty. (`where=` of gammaln, which would say so,
-    # overwrites memory in scipy 1.17.)
-    cells = np.flatnonzero(counts)
-    columns = cells % len(prior)
-    out = np.zeros(counts.shape)
-    rise = gammaln(counts.reshape(-1)[cells] + prior[columns])
-    out.reshape(-1)[cells] = rise - gammaln(prior)[columns]
+
+def _log_gamma(values: Array) -> Array:
+    out = np.empty_like(values)
+    if not _compiled.log_gamma(values, out):
+        from scipy.special import gammaln
+
+        gammaln(values, out=out)
     return out

@@ -20,7 +20,12 @@ from skfedcal._numerics import rare_flags
 from skfedcal._sklearn_compat import Interval, StrOptions
 from skfedcal.clients.arrays import read_array
 from skfedcal.methods.base import BaseCalibrator
-from skfedcal.methods.bins.bbq_table import Levels, bbq_table, joined_table
+from skfedcal.methods.bins.bbq_table import (
+    Levels,
+    bbq_table,
+    joined_table,
+    level_shares,
+)
 from skfedcal.methods.bins.rounds import (
     ClassHistograms,
     bin_table,
@@ -32,6 +37,7 @@ from skfedcal.privacy.models import CLIP_RANGE
 
 if TYPE_CHECKING:
     from skfedcal._typing import ArrayLike, FloatArray, InputType, Rows, Seed
+    from skfedcal.clients.dataset import FederatedDataset
     from skfedcal.contract import Array, FederatedAlgorithm
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
@@ -308,6 +314,15 @@ class HistogramCalibrator(BaseCalibrator):
             part = _numerics.center(logits[moved].astype(np.float64))
             out[moved] = _numerics.softmax(self._calibrate(part))
         return self._in_order(out)
+
+    def _map_scores(self, clients: FederatedDataset) -> Array | None:
+        if self.weighting is not None or clients.n_classes == 1:
+            return None
+        table, out = self.bin_values_, np.empty((4, clients.n_rows))
+        if self.normalize == "logit":
+            table = table / (1 - table)
+        done = _compiled.bin_scores(clients, self._bins.terms, table, out)
+        return out if done else None
 
     @property
     def _log_table(self) -> Array:
@@ -685,19 +700,17 @@ class FedBBQCalibrator(HistogramCalibrator):
         return Levels.of(self._n_bins, self.space_)
 
     def _make_table(self, state: HistogramState) -> BinTable:
+        counts, levels = (state.positive, state.negative), self._levels
+        noisy, frequency = state.noise_positive > 0, self.bins == "frequency"
+        if self.space_ == "logit" and not noisy and not frequency:
+            own, other = map(levels.merge, counts)
+            self.level_weights_ = shares = level_shares(own, other, levels)
+            return joined_table(*counts, shares, levels)
+        noise = state.noise_positive, state.noise_negative
         table, self.level_weights_ = bbq_table(
-            state.positive,
-            state.negative,
-            (state.noise_positive, state.noise_negative),
-            frequency=self.bins == "frequency",
-            levels=self._levels,
+            *counts, noise, frequency=frequency, levels=levels
         )
-        noisy = state.noise_positive > 0
-        if self.space_ == "prob" or noisy or self.bins == "frequency":
-            return table
-        return joined_table(
-            state.positive, state.negative, self.level_weights_, self._levels
-        )
+        return table
 
     def _judged(self, state: HistogramState, table: BinTable) -> BinTable:
         if self.bins == "posterior":

@@ -109,7 +109,9 @@ class ClassHistograms:
         # A client has fewer than 2**31 rows; half the bytes are half the time.
         dtype = np.float64 if self.weighted else np.int32
         positive, negative = np.zeros(shape, dtype), np.zeros(shape, dtype)
-        squares = np.zeros((len(clients), 2), np.int64)
+        clips = self.clip_positive, self.clip_negative
+        together = None not in clips and not self.per_class
+        squares = np.zeros((len(clients), 2), np.int64) if together else None
         terms = ClassBins(self.n_bins, self.space).terms
         counted = not self.weighted and _compiled.bin_counts(
             clients, terms, positive, negative, squares
@@ -117,15 +119,16 @@ class ClassHistograms:
         if not counted:
             for block in clients.blocks(_BLOCK_CELLS):
                 count(block, positive[block.clients], negative[block.clients])
-        if self.clip_positive is None or self.clip_negative is None or self.per_class:
+        if not together:
             return {"positive": positive, "negative": negative}
         # Both sets are shortened by the same factor, the larger of the two needed, so
         # that clipping leaves the frequencies of a client as they are.
-        norms = np.sqrt(squares.T)
-        if not counted:
+        if counted:
+            assert squares is not None
+            norms = np.sqrt(squares.T)
+        else:
             norms = np.array([_norms(positive), _norms(negative)])
-        clips = np.array([[self.clip_positive], [self.clip_negative]])
-        excess = (norms / clips).max(axis=0, initial=1.0)
+        excess = (norms / np.array(clips)[:, None]).max(axis=0, initial=1.0)
         if (excess == 1.0).all():
             return {"positive": positive, "negative": negative}
         factor = (1 / excess)[:, None, None]

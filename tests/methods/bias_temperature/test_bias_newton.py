@@ -15,6 +15,7 @@ from skfedcal.methods.bias_temperature.rounds import (
     BiasTemperatureNewton,
     BiasTemperatureResidual,
 )
+from skfedcal.methods.temperature.moments import hash_sample
 
 
 def dataset(rows, labels, sizes=None, weights=None):
@@ -163,6 +164,24 @@ def test_weights_are_repeated_rows():
     one = run(BiasTemperatureNewton(), dataset(rows, labels, weights=weights))[-1]
     other = run(BiasTemperatureNewton(), dataset(rows[repeated], labels[repeated]))[-1]
     np.testing.assert_allclose(one.best, other.best, atol=1e-9)
+
+
+@pytest.mark.parametrize("constant", [None, 0.0, 1.0])
+@pytest.mark.parametrize("c", [2, 10, 40])
+def test_a_start_from_a_sample_of_rows_ends_at_the_same_optimum(c, constant):
+    rows, labels = biased(3000, c, seed=c, temperature=3.0)
+    if constant is not None:  # the hash picks all rows for 0 and none for 1
+        rows = rows - rows[:, :1] + constant
+        picked = hash_sample(dataset(rows, labels), 8).n_rows
+        assert picked == (0 if constant else 3000)
+    data = dataset(rows, labels)
+    whole, part = (
+        run(BiasTemperatureNewton(sample=sample), data)[-1] for sample in (1, 8)
+    )
+    assert whole.converged
+    assert part.converged
+    assert part.loss == pytest.approx(whole.loss, abs=1e-7)
+    np.testing.assert_allclose(part.best, whole.best, atol=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(12))

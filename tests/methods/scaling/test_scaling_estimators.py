@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from skfedcal import (
@@ -249,3 +250,30 @@ def test_noise_alone_is_seldom_taken_for_a_map():
         for seed in range(30)
     ]
     assert sum(cal.improves_ for cal in fits) < 10
+
+
+def test_a_matrix_without_ridge_reaches_the_plain_optimum_and_a_ridge_helps():
+    fed = make_federation(1, 4000, 4, random_state=3)
+    fitted, fresh = slice(0, 1000), slice(1000, 4000)
+    rows = fed.logits - fed.logits.mean(axis=1, keepdims=True)
+
+    def loss(logits, where):
+        own = np.arange(len(rows[where])), fed.labels[where]
+        return -log_softmax(logits, axis=1)[own].mean()
+
+    def plain(params):
+        matrix, bias = params[:16].reshape(4, 4), params[16:]
+        return loss(rows[fitted] @ matrix.T + bias, fitted)
+
+    start = np.r_[np.eye(4).ravel(), np.zeros(4)]
+    options = {"maxiter": 5000, "maxfun": 10**6, "ftol": 1e-14, "gtol": 1e-8}
+    least = minimize(plain, start, method="L-BFGS-B", options=options).fun
+    found = []
+    for options in ({}, {"l2": 0, "l2_off": 0}):
+        cal = FedMatrixCalibrator(**options).fit(fed.logits[fitted], fed.labels[fitted])
+        logs = cal.predict_log_proba(fed.logits)
+        found.append([loss(logs[where], where) for where in (fitted, fresh)])
+    (ridge_fitted, ridge_fresh), (plain_fitted, plain_fresh) = found
+    assert abs(plain_fitted - least) < 1e-6
+    assert ridge_fitted > least
+    assert ridge_fresh < plain_fresh
