@@ -7,7 +7,7 @@ import re
 
 SPAN = re.compile(r'(<span class="(?:pre|classifier)">)([^<]+)(?=</span>)')
 LONG = re.compile(r"\S{20,}")
-PLACE = re.compile(r"(?<=\w)([.=/(\[{,]+)(?=[\w'\"‘’&])")
+PLACE = re.compile(r"(?<=\w)([.=/(\[{,]+)(?=[\w'\"\u2018\u2019&])")
 
 
 def break_names(_app, _name, _template, context, _doctree):
