@@ -18,6 +18,7 @@ from skfedcal import (
     FederatedRunner,
     FedOneVsRestCalibrator,
     SecureAggregation,
+    testing,
 )
 from skfedcal.exceptions import FaultyClientWarning, NotEnoughClientsError
 from skfedcal.federation import (
@@ -189,7 +190,7 @@ def test_the_table_is_that_of_all_rows_together():
     state = table.init(3)
     while not table.done(state):
         sent = table.query(table.broadcast(state), clients)
-        total = {name: block.sum(axis=0) for name, block in sent.items()}
+        total = {name: testing.dense(rows).sum(axis=0) for name, rows in sent.items()}
         state = table.update(state, total, 9)
     for i in range(3):
         values, group = np.unique(scores[:, i], return_inverse=True)
@@ -211,7 +212,7 @@ def test_a_knot_in_the_sketch_asks_again_with_another_hash(monkeypatch):
     state = table.init(3)
     for _ in range(4):
         sent = table.query(table.broadcast(state), clients)
-        total = {name: block.sum(axis=0) for name, block in sent.items()}
+        total = {name: testing.dense(rows).sum(axis=0) for name, rows in sent.items()}
         state = table.update(state, total, 2)
         assert not table.done(state)
     assert state.rounds == 4
@@ -286,7 +287,7 @@ def test_the_server_reads_a_table_in_a_few_passes_or_asks_again(monkeypatch):
     algorithm = ScoreTable()
     clients = FederatedDataset(scores, y, np.array([0, 3000]), range(1), 2)
     broadcast = {"n_cells": np.asarray(3 * 1700), "salt": np.asarray(1)}
-    cells = algorithm.query(broadcast, clients)["cells"][0]
+    cells = testing.dense(algorithm.query(broadcast, clients)["cells"])[0]
     monkeypatch.setattr(rounds, "_PASSES", 20)
     assert len(rounds._read_table(cells, None, 1)[1]) == 3000
     monkeypatch.setattr(rounds, "_PASSES", 2)
