@@ -228,7 +228,9 @@ class FederatedAlgorithm(Protocol[State]):
     classes or ask for more work than a site does. See `round_shares`,
     `values_per_round` and `check_broadcast`. ``by_place`` is true if what a row adds
     depends on its place among the rows: sites refuse it where single rows are
-    protected, because a row would then change what others add.
+    protected, because a row would then change what others add. ``lists_rows`` is true
+    if the server reads single rows from the sum: sites answer it only if their policy
+    names the algorithm itself.
     """
 
     @property
