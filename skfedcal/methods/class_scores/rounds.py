@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -340,6 +341,7 @@ class ScoreTable:
     input_type: InputType = "logits"
     weighted: bool = False
     n_rounds: int = 12
+    lists_rows: ClassVar[bool] = True
 
     def init(self, n_classes: int) -> TableState:
         return TableState()
