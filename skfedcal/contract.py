@@ -272,9 +272,8 @@ class FederatedAlgorithm(Protocol[State]):
     protected, because a row would then change what others add. ``values_at_once`` is
     how many numbers the clients of one query may send together, where many clients in
     one query are much faster than a few; a simulation asks clients in such groups.
-    ``lists_rows`` is true
-    if the server reads single rows from the sum: sites answer it only if their policy
-    names the algorithm itself.
+    ``lists_rows`` is true if the server reads single rows from the sum: sites answer it
+    only if their policy names the algorithm itself.
     """
 
     @property
