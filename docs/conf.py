@@ -22,6 +22,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "sphinx_copybutton",
     "changelog",
+    "name_breaks",
 ]
 if os.environ.get("SKFEDCAL_DOCS_ONLINE"):
     extensions.append("sphinx.ext.intersphinx")
@@ -59,6 +60,12 @@ html_theme_options = {
 html_sidebars = {"index": [], "changelog": [], "api": ["sidebar-nav-bs"]}
 html_show_sourcelink = False
 html_static_path = ["_static"]
+# One file that draws formulas without network, from a package of the extra "docs".
+# Where it is not installed, the pages load MathJax from the internet.
+if offline := importlib.util.find_spec("sphinx-mathjax-offline"):
+    folder = Path(offline.origin).parent / "static" / "mathjax"
+    html_static_path.append(str(folder / "tex-svg-full.js"))
+    mathjax_path = "tex-svg-full.js"
 html_css_files = ["site.css"]
 toc_object_entries_show_parents = "hide"
 
@@ -78,5 +85,6 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_memory": False,
     "show_signature": False,
+    "write_computation_times": False,
     "plot_gallery": os.environ.get("SKFEDCAL_DOCS_GALLERY", "1") == "1",
 }

@@ -132,12 +132,16 @@ class CellRows:
         Number of rows, empty ones included.
     block : tuple of int
         Shape of one row.
+    values : ndarray of shape (n_entries, k), default=None
+        Numbers that an entry adds in place of 1, to the `k` cells from ``k * cell`` on.
+        For blocks without a bound, which are sent exactly.
     """
 
     rows: Array
     cells: Array
     n_rows: int
     block: tuple[int, ...]
+    values: Array | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -150,12 +154,47 @@ class CellRows:
     def dense(self) -> Array:
         """Count the entries of each cell, one row per client."""
         size = prod(self.block)
+        if self.values is not None:
+            n_cells = size // self.values.shape[1]
+            where = self.rows * n_cells + self.cells
+            sums = _sum_at(where, self.values, self.n_rows * n_cells)
+            return sums.reshape(self.shape)
         flat = np.bincount(self.rows * size + self.cells, minlength=self.n_rows * size)
         return flat.reshape(self.shape)
 
     def total(self) -> Array:
         """Sum over rows, flattened."""
-        return np.bincount(self.cells, minlength=prod(self.block))
+        size = prod(self.block)
+        if self.values is not None:
+            n_cells = size // self.values.shape[1]
+            return _sum_at(self.cells, self.values, n_cells).reshape(-1)
+        return np.bincount(self.cells, minlength=size)
+
+    def merged(self) -> CellRows:
+        """One entry for each cell of each row, with the sum of its `values`."""
+        if self.values is None:
+            raise ValueError("Entries of counts have no values to be added.")
+        n_cells = prod(self.block) // self.values.shape[1]
+        _, first, own = np.unique(
+            self.rows * n_cells + self.cells, return_index=True, return_inverse=True
+        )
+        return dataclasses.replace(
+            self,
+            rows=self.rows[first],
+            cells=self.cells[first],
+            values=_sum_at(own, self.values, len(first)),
+        )
+
+
+def _sum_at(where: Array, values: Array, size: int) -> Array:
+    """Sums of shape (size, k) of the values (n, k) that go to the same place.
+
+    Values are added one after the other, so that the same ones have the same sum.
+    """
+    out = np.zeros((values.shape[1], size), dtype=values.dtype)
+    for sums, column in zip(out, values.T, strict=True):
+        np.add.at(sums, where, column)
+    return out.T
 
 
 Rows = Mapping[str, Array] | Mapping[str, CellRows] | Mapping[str, Array | CellRows]
@@ -233,6 +272,8 @@ class FederatedAlgorithm(Protocol[State]):
     protected, because a row would then change what others add. ``values_at_once`` is
     how many numbers the clients of one query may send together, where many clients in
     one query are much faster than a few; a simulation asks clients in such groups.
+    ``lists_rows`` is true if the server reads single rows from the sum: sites answer it
+    only if their policy names the algorithm itself.
     """
 
     @property

@@ -614,11 +614,17 @@ class _Recording(InProcessTransport):
 def check_engines(entry: Method, estimator: Any) -> None:
     """All engines, masked or not, release the same bits; sites accept all requests.
 
-    Sites allow nothing but this method, by its word.
+    Sites allow nothing but this method, by its word, and algorithms that list rows by
+    their names.
     """
     c, clients = drawn(6, 30)
     named = dict(zip(NAMES, clients, strict=True))
-    policy = SitePolicy(methods=(entry.word,), allow_plain=True)
+    listing = [
+        algorithm.name
+        for algorithm in entry.own_algorithms
+        if getattr(registry.load_object(algorithm.path), "lists_rows", False)
+    ]
+    policy = SitePolicy(methods=(entry.word, *listing), allow_plain=True)
     fresh = clone(estimator).set_params(classes=list(range(c)), random_state=0)
     found, texts = {}, []
     runner = short_runner(fresh, clients)
@@ -648,7 +654,7 @@ def check_sites(algorithm: registry.Algorithm) -> None:
         request = entry.request
         text, arrays = write_request(request)
         assert read_request(text, arrays).algorithm == request.algorithm
-        policy = SitePolicy(allow_plain=True, min_clients=1)
+        policy = SitePolicy(methods=(algorithm.name,), allow_plain=True, min_clients=1)
         message = {"run": "r", "round": 0}
         admit(text, message, arrays, policy=policy, n_classes=None, masked=True)
         n_classes = len(request.reading.classes)  # type: ignore[union-attr]

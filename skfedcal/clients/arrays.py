@@ -116,7 +116,15 @@ def check_finite(X):
     low, high = X.min(), X.max()
     bad = np.isnan(low) or np.isnan(high) or np.isposinf(high)
     if bad or (np.isneginf(low) and not np.isfinite(_numerics.row_max(X)).all()):
-        raise ValueError("Input X contains NaN, +inf, or a row of only -inf.")
+        rows = X.reshape(len(X), -1)
+        wrong = (np.isnan(rows) | np.isposinf(rows)).any(axis=1)
+        wrong |= np.isneginf(rows).all(axis=1)
+        raise ValueError(
+            "Input X contains NaN, +inf, or a row of only -inf, in "
+            f"{np.count_nonzero(wrong)} of {len(rows)} rows (first in row "
+            f"{int(wrong.argmax())}, counted from 0). Leave such rows out, or correct "
+            "them."
+        )
 
 
 def usable_rows(X, n_classes, *, input_type):

@@ -362,7 +362,12 @@ def _from_arrays(X, y, client_ids, sample_weight):
     if client_ids is not None:
         with clear_errors("client_ids"):
             client_ids = RowIds.read(client_ids)
-            check_consistent_length(X, y, client_ids)
+            check_consistent_length(X, y)
+            if len(client_ids) != len(y):
+                raise ValueError(
+                    f"client_ids has {len(client_ids)} entries for {len(y)} rows; pass "
+                    "one id per row."
+                )
     weights = None if sample_weight is None else [sample_weight]
     return RawClients([0], [X], [y], weights, row_ids=client_ids, from_arrays=True)
 

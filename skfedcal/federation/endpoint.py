@@ -316,8 +316,7 @@ def _sum_of_sent(
     if request.randomizer is None or streams is None:
         total = request.codec.encode_sum(values)
         blocks = request.codec.blocks.items()
-        sparse = (isinstance(values[n], CellRows) and code.sparse for n, code in blocks)
-        return total, all(sparse)
+        return total, all(code.adds_sparse(values[n]) for n, code in blocks)
     encoded = request.codec.encode(values)
     sparse = (isinstance(rows, CellRows) for rows in encoded.values())
     return request.randomizer.reports(encoded, streams), all(sparse)

@@ -84,8 +84,10 @@ class SitePolicy:
     methods : tuple of str, default=None
         Methods that are answered, by their words or the names of their estimators,
         such as 'temperature' or 'FedVectorCalibrator'; or single algorithms of them,
-        such as 'temperature.posterior/2'. None is all that the site knows, among them
-        'class_scores.table/1', whose exact sum holds the scores of single rows.
+        such as 'temperature.posterior/2'. None is all that the site knows, except
+        'class_scores.table/1' (isotonic fits of FedOneVsRestCalibrator): its exact sum
+        lists the scores of single rows with their labels, so that it must be named
+        itself.
     classes : tuple of str, default=None
         Labels of the site, as texts: a request must name these and no others. None
         takes any; rows whose label a request does not name then send zeros, and exact
@@ -226,6 +228,7 @@ class SitePolicy:
             return Cost("none", None, inf)
         if self.methods is not None:
             self._check_method(*algorithm_names(request.algorithm))
+        self._check_listing(request.algorithm)
         if getattr(request.algorithm, "trains", False) and not self.allow_training:
             raise SiteRefusalError(
                 "its policy (allow_training) does not allow to train a module"
@@ -299,6 +302,18 @@ class SitePolicy:
             raise SiteRefusalError(
                 f"its policy (methods) does not allow {words} ({algorithm}); allowed "
                 f"are {', '.join(self.methods or ())}"
+            )
+
+    def _check_listing(self, algorithm: object) -> None:
+        """Refuse sums that list single rows, unless the policy names the algorithm."""
+        if not getattr(algorithm, "lists_rows", False):
+            return
+        name = algorithm_names(algorithm)[0]
+        alone = frozenset([(name, "")])
+        if not any(registry.allowed_by(word) == alone for word in self.methods or ()):
+            raise SiteRefusalError(
+                f"its policy (methods) does not name {name} itself, whose exact sum "
+                "lists the scores of single rows with their labels"
             )
 
     def _check_classes(self, request: Request) -> None:

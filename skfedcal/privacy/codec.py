@@ -102,7 +102,7 @@ class BlockCode:
         """
         if isinstance(values, CellRows):
             _check_cells(values)
-            if not self.sparse:
+            if not self.sparse or values.values is not None:
                 return self._encode(values.dense())
             return values if self.spec.clip is None else first_cells(values, self.limit)
         return self._encode(values)
@@ -116,6 +116,13 @@ class BlockCode:
         if spec.clip is None:
             return self.step is None
         return self.step == 1.0 and spec.norm == "l1" and spec.groups == 1
+
+    def adds_sparse(self, values: Array | CellRows) -> bool:
+        """Whether `encode_sum` needs no dense array of these rows."""
+        if not isinstance(values, CellRows):
+            return False
+        exact = self.spec.clip is None and self.step is None
+        return self.sparse if values.values is None else exact
 
     def _encode(self, values: Array) -> Integers:
         n_clients = len(values)
@@ -138,6 +145,8 @@ class BlockCode:
     def encode_sum(self, values: Array | CellRows) -> Integers:
         """Sum of the encoded rows, of shape (n_limbs, size)."""
         spec, core = self.spec, _compiled.core
+        if isinstance(values, CellRows) and values.values is not None:
+            return self._sum_of_cells(values)
         if self.n_limbs > 1 and not isinstance(values, CellRows):
             # A few rows at a time: three limbs of all of them would not fit in a cache.
             n_rows = max(1, _PIECE // max(1, spec.size))
@@ -162,6 +171,24 @@ class BlockCode:
             flat, spec.groups, spec.clip, by_size, self.step, limit, total[0]
         )
         return total
+
+    def _sum_of_cells(self, rows: CellRows) -> Integers:
+        """As the sum of `encode`, without a dense array of all clients."""
+        values = rows.values
+        if values is None or not self.adds_sparse(rows):
+            return add_up(self.encode(rows))
+        _check_cells(rows)
+        if self.n_limbs == 1 and values.dtype.kind in "biu":
+            return rows.total()[None].astype(np.int64)
+        # A client rounds its sum of a cell, not what it adds to it.
+        merged = rows.merged()
+        assert merged.values is not None
+        spec = replace(self.spec, shape=merged.values.shape[1:])
+        limbs = replace(self, spec=spec)._encode(merged.values)
+        sums = (
+            replace(merged, values=limbs[:, i]).total() for i in range(self.n_limbs)
+        )
+        return np.stack(list(sums))
 
     def decode(self, total: Integers) -> Array:
         """Value of a sum of encoded rows."""
@@ -234,14 +261,22 @@ def first_cells(values: CellRows, limit: int) -> CellRows:
 
 def _check_cells(values: CellRows) -> None:
     """Refuse entries that the bound would not see or that lie in another row."""
-    rows, cells = values.rows, values.cells
-    inside = rows.shape == cells.shape and (
-        not len(rows)
-        or (
-            rows[0] >= 0
-            and rows[-1] < values.n_rows
-            and cells.min() >= 0
-            and cells.max() < prod(values.block)
+    rows, cells, numbers = values.rows, values.cells, values.values
+    each = 1
+    if numbers is not None:
+        fits = numbers.ndim == 2 and len(numbers) == len(rows) and numbers.shape[1]
+        each = numbers.shape[1] if fits and not prod(values.block) % fits else 0
+    inside = (
+        bool(each)
+        and rows.shape == cells.shape
+        and (
+            not len(rows)
+            or (
+                rows[0] >= 0
+                and rows[-1] < values.n_rows
+                and cells.min() >= 0
+                and cells.max() < prod(values.block) // each
+            )
         )
     )
     if not inside or (rows[1:] < rows[:-1]).any():

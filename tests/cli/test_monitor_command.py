@@ -48,7 +48,7 @@ def test_a_monitor_from_its_first_period_to_its_last(run, run_json, weeks, tmp_p
         (("update", "STATE", "FILE", "--eps", "1"), "--eps belongs to `monitor init`"),
         (("update", "STATE", "FILE", "--budget", "1", "1e-5"), "needs --ledger"),
         (("update", "STATE", "FILE", "--ledger", "NEW"), "nothing is paid"),
-        (("init", "NEW", "--unit", "example"), "--unit example needs --eps"),
+        (("init", "NEW", "--unit", "example"), "--unit needs --eps"),
         (("update", "STATE", "FILE", "--n-rows", "9"), "--n-rows: a file has no sites"),
         (("update", "STATE", "flower://a:1", "--secret", "NEW"), "No such file"),
         (("show", "NEW"), "no such file"),

@@ -131,7 +131,21 @@ ZEROS, TWO = np.zeros((4, 2)), np.array([0, 1, 0, 1])
             {"client_ids": ["a", "a"]},
             "client_ids contains a duplicate name",
         ),
-        ((ZEROS, TWO), {"client_ids": [1, 2]}, "inconsistent numbers of samples"),
+        (
+            (ZEROS, TWO),
+            {"client_ids": [1, 2]},
+            "client_ids has 2 entries for 4 rows; pass one id per row",
+        ),
+        (
+            (
+                [
+                    (ZEROS, TWO),
+                    (np.where(np.eye(4)[:, : ZEROS.shape[1]], np.nan, 0), TWO),
+                ],
+            ),
+            {},
+            rf"in {ZEROS.shape[1]} of 8 rows \(first in row 4, counted from 0\)",
+        ),
         (
             (ZEROS, TWO),
             {"client_ids": np.ones((4, 2))},

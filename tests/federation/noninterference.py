@@ -271,7 +271,10 @@ class Queries:
 
 def _zeros(value: Any) -> Any:
     if isinstance(value, CellRows):
-        return replace(value, rows=value.rows[:0], cells=value.cells[:0])
+        numbers = None if value.values is None else value.values[:0]
+        return replace(
+            value, rows=value.rows[:0], cells=value.cells[:0], values=numbers
+        )
     return np.zeros_like(value)
 
 

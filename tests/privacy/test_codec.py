@@ -1,6 +1,7 @@
 """The door: whatever a client holds, what it sends is inside the bound, in integers."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from skfedcal.contract import BlockSpec
+from skfedcal.contract import BlockSpec, CellRows
 from skfedcal.privacy import codec
 from skfedcal.privacy.codec import BlockCode, Codec, clip_rows, round_within
 
@@ -349,3 +350,73 @@ def test_limbs_add_up_to_the_same_in_any_pieces(monkeypatch, n_clients, piece):
         code = BlockCode(BlockSpec((20,), clip=clip))
         expected = code.encode(values).sum(axis=0)
         np.testing.assert_array_equal(code.encode_sum(values), expected)
+
+
+def sparse_rows(kind, k, seed=0):
+    """Entries of 6 clients, one of them without any, some in the same cell."""
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.choice([0, 1, 3, 4, 5], 60))
+    cells = rng.integers(0, 4, 60)
+    values = rng.integers(-(2**40), 2**40, (60, k))
+    if kind == "real":
+        values = rng.normal(size=(60, k)) * 10.0 ** rng.integers(-9, 9, (60, k))
+    return CellRows(rows, cells, 6, (4, k), values)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("kind", ["count", "real"])
+def test_sparse_numbers_have_the_sum_of_their_dense_rows(kind, k):
+    rows = sparse_rows(kind, k)
+    expected = np.zeros((6, 4, k), dtype=rows.values.dtype)
+    for row, cell, numbers in zip(rows.rows, rows.cells, rows.values, strict=True):
+        expected[row, cell] += numbers
+    np.testing.assert_array_equal(rows.dense(), expected)
+    np.testing.assert_allclose(
+        rows.total().reshape(4, k), expected.sum(axis=0), rtol=1e-9
+    )
+    code = BlockCode(BlockSpec((4, k), kind=kind))
+    assert code.adds_sparse(rows)
+    total = code.encode_sum(rows)
+    np.testing.assert_array_equal(total, code.encode(expected).sum(axis=0))
+    # A client alone sends what it adds to the sum, to the last bit.
+    alone = 0
+    for client in range(6):
+        own = rows.rows == client
+        part = CellRows(
+            0 * rows.rows[own], rows.cells[own], 1, (4, k), rows.values[own]
+        )
+        alone = alone + code.encode_sum(part)
+    np.testing.assert_array_equal(total, alone)
+
+
+def test_sparse_numbers_of_a_bounded_block_are_clipped():
+    rows = sparse_rows("real", 2)
+    for code in (
+        BlockCode(BlockSpec((4, 2), clip=1.0), step=2.0**-20),
+        BlockCode(BlockSpec((4, 2), clip=1.0)),
+        BlockCode(BlockSpec((4, 2), kind="count", clip=1.0, norm="l1"), step=1.0),
+    ):
+        assert not code.adds_sparse(rows)
+        dense = code.encode(rows.dense())
+        np.testing.assert_array_equal(code.encode_sum(rows), dense.sum(axis=0))
+        np.testing.assert_array_equal(code.encode(rows), dense)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"values": np.ones(60)},
+        {"values": np.ones((59, 2))},
+        {"values": np.ones((60, 0))},
+        {"values": np.ones((60, 3))},
+        {"values": np.ones((60, 8))},
+        {"cells": np.full(60, 4)},
+        {"rows": np.arange(60)[::-1] % 6},
+        {"rows": np.full(60, 6)},
+    ],
+)
+def test_sparse_numbers_outside_their_block_are_refused(changes):
+    code = BlockCode(BlockSpec((4, 2)))
+    for part in (code.encode_sum, code.encode):
+        with pytest.raises(ValueError, match="CellRows needs one cell"):
+            part(replace(sparse_rows("real", 2), **changes))

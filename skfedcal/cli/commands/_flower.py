@@ -213,8 +213,11 @@ def keys(args: argparse.Namespace, console: Console) -> None:
     lines += changes
     version = f", version {roster.version}" if roster.version else ""
     there = "reload the site" if args.install else "send it to every site"
+    if args.join:
+        there = "compare the fingerprint with the other sites, by telephone"
+    number = f"{len(roster.sites)} site{'s' * (len(roster.sites) != 1)}"
     lines += [
-        f"written {data['roster']}: {len(roster.sites)} sites{version}; {there}",
+        f"written {data['roster']}: {number}{version}; {there}",
         f"fingerprint {data['fingerprint']}",
     ]
     if roster.operator is None:

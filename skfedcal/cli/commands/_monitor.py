@@ -218,8 +218,6 @@ def _init(args: argparse.Namespace, console: Console) -> None:
     if args.classes == 1:
         raise UsageError("--classes 1: pass 2 or more.")
     single = args.unit == "example"
-    if single and args.eps is None:
-        raise UsageError("--unit example needs --eps.")
     if single:
         from skfedcal.privacy import CentralDP
 

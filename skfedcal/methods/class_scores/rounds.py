@@ -8,11 +8,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
 from skfedcal.clients.dataset import Block, FederatedDataset
-from skfedcal.contract import Array, Arrays, BlockSpec, Field, Form, Sums, check_range
+from skfedcal.contract import (
+    Array,
+    Arrays,
+    BlockSpec,
+    CellRows,
+    Field,
+    Form,
+    Rows,
+    Sums,
+    check_range,
+)
 from skfedcal.methods.buckets import InputType, sigmoid
 from skfedcal.methods.own_rows import packed
 
@@ -330,6 +341,7 @@ class ScoreTable:
     input_type: InputType = "logits"
     weighted: bool = False
     n_rounds: int = 12
+    lists_rows: ClassVar[bool] = True
 
     def init(self, n_classes: int) -> TableState:
         return TableState()
@@ -359,27 +371,24 @@ class ScoreTable:
             },
         )
 
-    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
+    def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:
         n_cells, salt = int(broadcast["n_cells"]), int(broadcast["salt"])
         found = self._distinct(clients)
         if not n_cells:
             sizes = np.bincount(found.owner, minlength=len(clients))
             return {"sizes": sizes[:, None]}
-        cells = _cells(found.keys, found.index, salt, n_cells) + found.owner * n_cells
-        size = len(clients) * n_cells
-        numbers = [*found.counts, *_pieces(found.keys, found.index)]
-        table = np.zeros((size, _NUMBERS), dtype=np.int64)
-        for part in cells:
-            for i, column in enumerate(numbers):
-                # Pieces and counts are far below 2**53: sums of floats are exact.
-                table[:, i] += np.bincount(part, column, size).astype(np.int64)
-        out = {"cells": table.reshape(-1, n_cells, _NUMBERS)}
+        cells = _cells(found.keys, found.index, salt, n_cells).T.reshape(-1)
+        owner = np.repeat(found.owner, _PARTS)
+
+        def table(columns: list[Array]) -> CellRows:
+            values = np.repeat(np.stack(columns, axis=1), _PARTS, axis=0)
+            block = (n_cells, len(columns))
+            return CellRows(owner, cells, len(clients), block, values)
+
+        counts = [count.astype(np.int64) for count in found.counts]
+        out = {"cells": table([*counts, *_pieces(found.keys, found.index)])}
         if self.weighted:
-            sums = [
-                sum(np.bincount(part, column, size) for part in cells)
-                for column in found.weights
-            ]
-            out["weights"] = np.stack(sums, axis=-1).reshape(-1, n_cells, 2)
+            out["weights"] = table(found.weights)
         return out
 
     def _distinct(self, clients: FederatedDataset) -> _Distinct:

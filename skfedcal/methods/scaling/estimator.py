@@ -74,6 +74,9 @@ STANDS_OUT = 2.0
 # Entries that are mapped at a time, so that work arrays stay in the cache.
 CHUNK_CELLS = 1 << 16
 
+# Entries from which on the temperature at the start is found by steps, and how many.
+_MANY_CELLS, _START_ROUNDS = 1 << 15, 20
+
 STRENGTH = [Interval(Real, 0, 1e100, closed="both"), StrOptions({"auto"})]
 
 
@@ -168,7 +171,10 @@ class ScalingCalibrator(BaseCalibrator):
                 "eps, where the exact optimum is computed; use solver='average', or "
                 "set eps."
             )
-        return PooledFit(self._family(), l2=self._strengths())
+        # A grid of temperatures takes one round, but as much work as ten of them.
+        many = setting.n_rows * setting.n_classes >= _MANY_CELLS
+        steps = _START_ROUNDS if many and setting.cohort == "full" else 1
+        return PooledFit(self._family(), l2=self._strengths(), start_rounds=steps)
 
     def _is_optimum(self, setting: FitSetting) -> bool:
         return self.solver != "average" and setting.cohort == "full"

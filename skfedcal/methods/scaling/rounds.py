@@ -37,7 +37,12 @@ from skfedcal.methods.scaling.families import (
     labelled,
     loss_and_slopes,
 )
-from skfedcal.methods.temperature.rounds import TemperatureGrid
+from skfedcal.methods.temperature.rounds import (
+    GRID_BOUND,
+    TemperatureGrid,
+    TemperatureNewton,
+    TemperatureState,
+)
 
 # Strengths tried: from hardly any ridge to parameters that cannot move.
 _STRENGTHS = np.geomspace(0.1, 1e7, 65)
@@ -343,6 +348,7 @@ def _symmetric(upper: Array, n: int) -> Array:
 
 # Temperature in one round; the start needs no more digits than this many points give.
 _START_GRID = TemperatureGrid(n_points=24)
+_START_STEPS = TemperatureNewton()
 
 # Entries per block: about c passes go over each, so that it should stay in the cache.
 _CELLS = 1 << 15
@@ -368,6 +374,7 @@ def _empty() -> Array:
 class PooledState:
     """Best parameters so far, and the next point to query.
 
+    `start` is the state of a temperature fit by steps, until it has ended.
     `params` act on rows times `beta`; `slope` and `objective` belong to them. `trial`
     is ``params + step * direction``, `ridge` the strength in use by group, `n_free` the
     number of parameters less what the ridge takes. `moves` and `changes` are steps and
@@ -392,6 +399,7 @@ class PooledState:
     gain: float = np.inf
     finished: bool = False
     n_free: float = 0.0
+    start: TemperatureState | None = None
 
     @property
     def temperature(self) -> float:
@@ -407,7 +415,8 @@ class PooledState:
 class PooledFit:
     """Minimise the mean log loss of all rows plus a ridge toward temperature scaling.
 
-    The first round finds the temperature from slopes on a grid. In each round after it
+    The first round finds the temperature from slopes on a grid, or a few rounds find it
+    by the steps of `TemperatureNewton`, which are far less work. In each round after it
     a client sends loss, slopes and curvature at the point asked; the server accepts the
     point if the objective decreases, otherwise shortens the step. With two parameters
     per class and few classes the steps are Newton's; else a limited-memory quasi-Newton
@@ -417,17 +426,28 @@ class PooledFit:
         sum((params - start) ** 2)`` to the mean loss of n rows, in units of the
         temperature. None takes the strength of largest evidence.
     n_rounds: Most rounds.
+    start_rounds: Most rounds for the temperature; 1 takes the grid.
     """
 
     family: Family
     l2: tuple[float | None, ...] = (1.0, 1.0)
     n_rounds: int = 100
+    start_rounds: int = server_field(1)
 
     def init(self, n_classes: int) -> PooledState:
         start = self.family.start(n_classes)
-        return PooledState(n_classes, start, start, np.zeros(len(self.l2)))
+        by_steps = self.start_rounds > 1
+        return PooledState(
+            n_classes,
+            start,
+            start,
+            np.zeros(len(self.l2)),
+            start=_START_STEPS.init(n_classes) if by_steps else None,
+        )
 
     def broadcast(self, state: PooledState) -> Arrays:
+        if state.start is not None:
+            return _START_STEPS.broadcast(state.start)
         if state.rounds == 0:
             return {"log_beta": _START_GRID.grid}
         _, exact = curvature_of(self.family, state.n_classes)
@@ -442,6 +462,8 @@ class PooledFit:
     def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
         if "log_beta" in broadcast:
             return _START_GRID.spec(broadcast)
+        if "params" not in broadcast:
+            return _START_STEPS.spec(broadcast)
         n_classes = int(broadcast["n_classes"])
         blocks = {"loss": BlockSpec((2 + self.family.size(n_classes),))}
         if broadcast["bend"]:
@@ -459,11 +481,14 @@ class PooledFit:
                 "params": Field((self.family.size(n_classes),)),
                 "bend": Field((), "flag"),
             },
+            *_START_STEPS.forms(n_classes),
         )
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         if "log_beta" in broadcast:
             return _START_GRID.query(broadcast, clients)
+        if "params" not in broadcast:
+            return _START_STEPS.query(broadcast, clients)
         beta, params = float(broadcast["beta"]), broadcast["params"]
         answer = {
             name: np.zeros((len(clients), *block.shape))
@@ -504,6 +529,8 @@ class PooledFit:
         )
 
     def update(self, state: PooledState, total: Sums, n_clients: int) -> PooledState:
+        if state.start is not None:
+            return self._step_start(state, state.start, total, n_clients)
         if state.rounds == 0:
             found = _START_GRID.update(
                 _START_GRID.init(state.n_classes), total, n_clients
@@ -533,6 +560,26 @@ class PooledFit:
 
     def done(self, state: PooledState) -> bool:
         return state.finished
+
+    def _step_start(
+        self, state: PooledState, start: TemperatureState, total: Sums, n_clients: int
+    ) -> PooledState:
+        """One more step of the temperature; `rounds` counts from its end on."""
+        start = _START_STEPS.update(start, total, n_clients)
+        n_steps = state.halvings + 1
+        if not _START_STEPS.done(start) and n_steps < self.start_rounds:
+            return replace(state, start=start, halvings=n_steps)
+        log_beta = float(np.log(start.beta))
+        inside = start.converged and abs(log_beta) < GRID_BOUND
+        log_beta = float(np.clip(log_beta, -GRID_BOUND, GRID_BOUND))
+        return replace(
+            state,
+            beta=float(np.exp(log_beta)),
+            bounded=not inside,
+            rounds=1,
+            halvings=0,
+            start=None,
+        )
 
     def _precision(self, state: PooledState) -> Array:
         return state.ridge[self.family.groups(state.n_classes)]

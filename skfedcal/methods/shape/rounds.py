@@ -257,7 +257,7 @@ class MapNewton:
         n_maps = len(self.linear)
         points = Field((n_maps, N_FEATURES + 1 + n_classes))
         own = {"scale": Field(), "part": Field((), "whole", _ALL, _FITTED)}
-        start, matrix = self._matrix.forms(n_classes)
+        start, matrix, *_ = self._matrix.forms(n_classes)
         params = matrix["params"] if "SM" in self.kinds else Field((0,))
         shape = {"shape": Field((N_FEATURES,))}
         return (

@@ -18,8 +18,9 @@ from skfedcal import (
     FederatedRunner,
     FedOneVsRestCalibrator,
     SecureAggregation,
+    testing,
 )
-from skfedcal.exceptions import FaultyClientWarning, NotEnoughClientsError
+from skfedcal.exceptions import NotEnoughClientsError
 from skfedcal.federation import (
     InProcess,
     InProcessTransport,
@@ -189,7 +190,7 @@ def test_the_table_is_that_of_all_rows_together():
     state = table.init(3)
     while not table.done(state):
         sent = table.query(table.broadcast(state), clients)
-        total = {name: block.sum(axis=0) for name, block in sent.items()}
+        total = {name: testing.dense(rows).sum(axis=0) for name, rows in sent.items()}
         state = table.update(state, total, 9)
     for i in range(3):
         values, group = np.unique(scores[:, i], return_inverse=True)
@@ -211,7 +212,7 @@ def test_a_knot_in_the_sketch_asks_again_with_another_hash(monkeypatch):
     state = table.init(3)
     for _ in range(4):
         sent = table.query(table.broadcast(state), clients)
-        total = {name: block.sum(axis=0) for name, block in sent.items()}
+        total = {name: testing.dense(rows).sum(axis=0) for name, rows in sent.items()}
         state = table.update(state, total, 2)
         assert not table.done(state)
     assert state.rounds == 4
@@ -286,7 +287,7 @@ def test_the_server_reads_a_table_in_a_few_passes_or_asks_again(monkeypatch):
     algorithm = ScoreTable()
     clients = FederatedDataset(scores, y, np.array([0, 3000]), range(1), 2)
     broadcast = {"n_cells": np.asarray(3 * 1700), "salt": np.asarray(1)}
-    cells = algorithm.query(broadcast, clients)["cells"][0]
+    cells = testing.dense(algorithm.query(broadcast, clients)["cells"])[0]
     monkeypatch.setattr(rounds, "_PASSES", 20)
     assert len(rounds._read_table(cells, None, 1)[1]) == 3000
     monkeypatch.setattr(rounds, "_PASSES", 2)
@@ -301,29 +302,62 @@ def test_one_score_in_a_small_batch_is_not_called_a_probability():
         fitted.predict_proba([[0.4]])
 
 
-def test_a_site_can_refuse_to_reveal_scores():
+def over_sites(method="isotonic", secure=False, **options):
+    """Fit over three sites with a policy, and the rows of all of them."""
     scores, y = noisy_scores()
     Z = np.column_stack([np.zeros(len(scores)), scores.ravel()])
     owner = np.arange(len(y)) % 3
+    policy = SitePolicy(allow_plain=not secure, **options)
+    sites = {
+        name: Site(name, SiteRows(Z[owner == i], y[owner == i]), policy=policy)
+        for i, name in enumerate("abc")
+    }
+    runner = FederatedRunner(secure=secure)
+    cal = FedOneVsRestCalibrator(method=method, classes=[0, 1], runner=runner)
+    return cal.fit(RemoteClients(InProcessTransport(sites))), Z, y
 
-    def fit(**options):
-        policy = SitePolicy(allow_plain=True, **options)
-        sites = {
-            name: Site(name, SiteRows(Z[owner == i], y[owner == i]), policy=policy)
-            for i, name in enumerate("abc")
-        }
-        cal = FedOneVsRestCalibrator(method="isotonic", classes=[0, 1])
-        return cal.fit(RemoteClients(InProcessTransport(sites)))
 
-    with (
-        pytest.warns(FaultyClientWarning, match="does not allow"),
-        pytest.raises(NotEnoughClientsError, match="0 clients answered"),
-    ):
-        fit(methods=("temperature", "class_scores.sigmoid/1"))
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        (None, "does not name class_scores.table/1 itself"),
+        (("class_scores",), "does not name class_scores.table/1 itself"),
+        (("temperature", "FedOneVsRestCalibrator"), "lists the scores of single rows"),
+        (("temperature", "class_scores.sigmoid/1"), "does not allow"),
+    ],
+)
+def test_a_site_reveals_scores_only_if_its_policy_names_the_table(
+    secure, methods, words, recwarn
+):
+    with pytest.raises(NotEnoughClientsError) as caught:
+        over_sites(secure=secure, methods=methods)
+    told = [str(caught.value), *(str(warning.message) for warning in recwarn)]
+    assert words in " ".join(told)
+    # Sums of derivatives list nothing.
+    if methods != ("temperature", "class_scores.sigmoid/1"):
+        over_sites("sigmoid", secure, methods=methods)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_site_that_names_the_table_answers_it(secure):
+    there, Z, y = over_sites(secure=secure, methods=("class_scores.table/1",))
     here = FedOneVsRestCalibrator(method="isotonic").fit(Z, y)
-    there = fit(methods=("class_scores.table/1",))
     np.testing.assert_allclose(there.predict_proba(Z), here.predict_proba(Z))
     assert "numbers of clients" in "".join(there.privacy_.assumptions)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_simulation_has_no_policy_to_name_the_table(secure):
+    scores, y = noisy_scores()
+    ids = np.arange(len(y)) % 5
+    here = FedOneVsRestCalibrator(
+        method="isotonic", runner=FederatedRunner(secure=secure)
+    ).fit(scores, y, client_ids=ids)
+    expected = FedOneVsRestCalibrator(method="isotonic").fit(scores, y)
+    np.testing.assert_array_equal(
+        here.predict_proba(scores), expected.predict_proba(scores)
+    )
 
 
 def test_sites_without_a_usable_row_are_named():

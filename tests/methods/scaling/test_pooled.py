@@ -1,5 +1,7 @@
 """The pooled fit is the central optimum, whatever the partition into clients."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -91,6 +93,33 @@ def test_any_partition_gives_the_same_parameters(fit):
         state, _ = run(fit, other)
         np.testing.assert_allclose(state.params, first.params, atol=1e-7)
         np.testing.assert_allclose(state.ridge, first.ridge, rtol=1e-7)
+
+
+@over_fits
+@pytest.mark.parametrize("scale", [0.05, 1.0, 20.0])
+def test_a_start_by_steps_ends_at_the_optimum_of_the_grid(fit, scale):
+    data, _ = federation(c=4, n=3000)
+    data = replace(data, rows=data.rows * scale)
+    first, _ = run(fit, data)
+    state, history = run(replace(fit, start_rounds=20), data)
+    assert first.converged
+    assert state.converged
+    assert state.beta == pytest.approx(first.beta, rel=1e-5)
+    assert state.objective == pytest.approx(first.objective, abs=1e-6)
+    assert len(history) <= 12
+
+
+@pytest.mark.parametrize("labels", ["right", "wrong", "none"])
+def test_a_start_by_steps_outside_the_bounds_has_not_converged(labels):
+    data, _ = federation(c=3, n=600)
+    top = data.rows.argmax(axis=1)
+    own = {"right": top, "wrong": (top + 1) % 3, "none": data.labels}[labels]
+    rows = np.zeros_like(data.rows) if labels == "none" else data.rows
+    data = replace(data, labels=own, rows=rows)
+    state, _ = run(replace(FITS[0], start_rounds=20), data)
+    assert not state.converged
+    assert np.isfinite(state.params).all()
+    assert 0.0099 < state.beta < 100.1
 
 
 @over_fits

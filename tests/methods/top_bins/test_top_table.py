@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.integrate import trapezoid
 from scipy.stats import multivariate_normal
 from sklearn.isotonic import IsotonicRegression
 
@@ -32,19 +33,23 @@ def sampled(rng, n_rows=3000, gain=1.0, n_classes=10, noise=0.0):
     return state(right + drawn[0], rows - right + drawn[1], noise), truth, rows
 
 
-def dense(counts, n_classes):
+def dense(counts, n_classes, at=MIDDLE, kept=slice(None), residuals=()):
     """The same posterior from inverses of full matrices, one factor after another."""
     right, wrong, v = counts.positive[0], counts.negative[0], counts.noise_positive**2
     n = np.maximum(right + wrong, 0)
-    r = right - MIDDLE * (right + wrong)
+    r = right - at * (right + wrong)
+    for i in residuals:
+        r[i] = residuals[i]
     up, down = np.maximum(right, 0), np.maximum(wrong, 0)
     f = up / np.maximum(up + down, 1e-9)
-    draw = np.maximum(f * (1 - f), MIDDLE * (1 - MIDDLE))
-    noise = np.diag((n + 1) * draw + v * (MIDDLE**2 + (1 - MIDDLE) ** 2))
+    draw = np.maximum(f * (1 - f), at * (1 - at))
+    noise = np.diag((n + 1) * draw + v * (at**2 + (1 - at) ** 2))
     lever = MIDDLE - 1 / n_classes
     far = MIDDLE[:, None] - MIDDLE
     prior = np.outer(lever, lever) + 0.04 * np.exp(-0.5 * (far / 0.3) ** 2)
     prior += 0.01 * np.eye(N_BINS)
+    n, r = n[kept], r[kept]
+    prior, noise = (m[kept][:, kept] for m in (prior, noise))
     means, trusts, evidence = [], [], []
     for factor in (0, 0.15, 0.4, 1):
         cov = factor**2 * prior
@@ -52,10 +57,24 @@ def dense(counts, n_classes):
         gain = cov @ np.diag(n) @ np.linalg.inv(gram)
         means.append(gain @ r)
         trusts.append(np.diag(gain @ np.diag(n)))
-        evidence.append(multivariate_normal.logpdf(r, np.zeros(N_BINS), gram))
+        evidence.append(multivariate_normal.logpdf(r, np.zeros(len(r)), gram))
     chance = np.exp(np.array(evidence) - max(evidence))
     chance /= chance.sum()
-    return MIDDLE + chance @ means, chance @ trusts, chance[0]
+    return MIDDLE[kept] + chance @ means, chance @ trusts, chance[0]
+
+
+def mean_confidence(counts):
+    """Mean of a density in each bin whose logarithm is linear, by integration."""
+    rows = np.maximum(counts.positive[0] + counts.negative[0], 1)
+    logs = np.log(rows + 2 * counts.noise_positive)
+    found = []
+    for i in range(N_BINS):
+        below, above = logs[i] - logs[i - 1], logs[(i + 1) % N_BINS] - logs[i]
+        slope = {0: above, N_BINS - 1: 2 * below}.get(i, (below + above) / 2)
+        places = np.linspace(-0.5, 0.5, 20_001)
+        weights = np.exp(slope * places)
+        found.append(trapezoid(places * weights) / trapezoid(weights))
+    return MIDDLE + np.array(found) / N_BINS
 
 
 @pytest.mark.parametrize("noise", [0.0, 5.0, 60.0])
@@ -65,10 +84,24 @@ def test_the_posterior_is_that_of_full_matrices(noise, n_classes):
     for gain in (0.3, 0.9, 1.0):
         counts, _, _ = sampled(rng, 500, gain, n_classes, noise)
         found = shrunk_table(counts, n_classes)
-        values, trust, nothing = dense(counts, n_classes)
+        values, trust, _ = dense(counts, n_classes)
         np.testing.assert_allclose(found.values, values, rtol=1e-8)
         np.testing.assert_allclose(found.trust, trust, rtol=1e-6, atol=1e-9)
-        assert found.nothing == pytest.approx(nothing, rel=1e-6, abs=1e-12)
+        cut = np.maximum([counts.positive[0], counts.negative[0]], 0)
+        counts = state(*cut, noise)
+        at = mean_confidence(counts)
+        nothing = max(doubted(counts, n_classes, at, i) for i in range(N_BINS))
+        assert found.nothing == pytest.approx(nothing, rel=1e-3, abs=1e-9)
+
+
+def doubted(counts, n_classes, at, one):
+    """Chance of no error if one bin is left out, or moved by eight deviations."""
+    without = dense(counts, n_classes, at, np.arange(N_BINS) != one)[2]
+    rows = (counts.positive + counts.negative)[0, one]
+    residual = counts.positive[0, one] - at[one] * rows
+    margin = 8 * counts.noise_positive * np.hypot(at[one], 1 - at[one])
+    left = np.sign(residual) * max(abs(residual) - margin, 0)
+    return min(without, dense(counts, n_classes, at, residuals={one: left})[2])
 
 
 def test_many_rows_decide_alone():
@@ -150,9 +183,43 @@ def test_a_calibrated_input_is_seldom_corrected(noise):
         shrunk_table(sampled(rng, 1500, 1.0, noise=noise)[0], 10).noticeable
         for _ in range(200)
     ]
-    # The odds must turn by a factor of 3, which they do in 1 of 3 cases at most where
-    # nothing is wrong (Markov). They are less easily turned.
-    assert sum(found) < 0.1 * 200
+    # The odds must turn by a factor of 19 / 3, which they do in 1 of 6 cases at most
+    # where nothing is wrong (Markov). They are less easily turned.
+    assert sum(found) < 0.02 * 200
+
+
+def test_a_calibrated_input_that_is_very_sure_is_not_corrected():
+    """Its accuracy is that of its rows, not the midpoint of the last bin."""
+    rng = np.random.default_rng(6)
+    confidence = 1 - rng.beta(0.15, 6.0, size=3_000)
+    right = rng.random(3_000) < confidence
+    bins = np.minimum((confidence * N_BINS).astype(int), N_BINS - 1)
+    hits, misses = (np.bincount(bins[r], minlength=N_BINS) for r in (right, ~right))
+    assert hits[-1] / (hits + misses)[-1] > 0.99
+    for noise in (1.0, 5.0, 20.0):
+        assert not shrunk_table(state(hits, misses, noise), 10).noticeable
+        # What is wrong by as much as the bin is wide is still seen.
+        half = misses + hits // 4
+        assert shrunk_table(state(hits - hits // 4, half, noise), 10).noticeable
+
+
+@pytest.mark.parametrize("size", [3.0, 6.0, 8.0])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_one_large_noise_value_is_no_evidence(sign, size):
+    rows = np.round(500 * np.exp(4 * MIDDLE) / np.exp(4 * MIDDLE).sum())
+    for cell in range(2 * N_BINS):
+        counts = np.array([MIDDLE * rows, (1 - MIDDLE) * rows])
+        counts.reshape(-1)[cell] += sign * size * 14.0
+        assert not shrunk_table(state(*counts, 14.0), 10).noticeable
+
+
+@pytest.mark.parametrize("n_bins", [1, 2, 3])
+def test_few_bins_have_a_chance_too(n_bins):
+    for wrong in (0.0, 500.0):
+        counts = HistogramState(
+            np.full((1, n_bins), 500.0), np.full((1, n_bins), wrong), 2.0, 2.0
+        )
+        assert 0 <= shrunk_table(counts, 10).nothing <= 1
 
 
 def test_an_input_that_is_too_sure_is_noticed():
