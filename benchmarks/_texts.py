@@ -230,6 +230,9 @@ CAUSES = {
     "temperature, fit": "checks of the input, the record of each round and the report "
     "take as long at any number of rows",
     "temperature, predict_proba": "ours also looks for NaN and infinities in the rows",
+    "score histogram and AUC": "sums without noise also add the second moments of each "
+    "client, for intervals",
+    "import": "ours loads scikit-learn as well",
     "ECE": "ours also checks labels and rows",
     "cwECE": "ours also checks labels and rows",
     "vector scaling, fit": "a round of ours sums a curvature of c x c numbers in a "

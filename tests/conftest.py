@@ -72,7 +72,7 @@ SMOKE = (
     "evaluation/test_exact.py",
     "evaluation/test_intervals.py",
     "evaluation/test_private_evaluation.py",
-    "experiments/test_report.py",
+    "experiments/test_presets.py",
     "federation/test_backends.py",
     "federation/test_collect.py",
     "federation/test_masking.py",
