@@ -247,12 +247,15 @@ def fedavg(seconds: float, quick: bool) -> Rows:
 
     rows: Rows = []
     small = ("MLP 64",) if quick else ("logistic", "MLP 64", "MLP 512", "CNN 8-16")
-    for module in (*small, *bench_training.LARGE):
-        found = bench_training.measure(module, 100, None, seconds)
+    cases = [(module, alpha) for module in small for alpha in (None, 0.1)]
+    cases += [(module, None) for module in bench_training.LARGE]
+    for module, alpha in cases:
+        found = bench_training.measure(module, 100, alpha, seconds)
         if not found["largest difference"] <= 1e-4:
             raise AssertionError(f"{module}: clients together learn something else")
         large = module in bench_training.LARGE
         case = f"20 clients, {module}" if large else f"100 clients, {module}, digits"
+        case += "" if alpha is None else f" by Dirichlet({alpha})"
         chosen = found["auto"]
         other = "one by one" if chosen == "cohort" else "cohort"
         for name, key in (

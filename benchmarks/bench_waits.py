@@ -91,24 +91,39 @@ def forms(n_clients: int, seconds: float) -> Rows:
 
 
 def ids(n_clients: int, seconds: float) -> Rows:
-    """Ids of rows in random order, next to `pandas.factorize`."""
+    """Ids of rows in random order and client by client, next to `pandas.factorize`.
+
+    A whole fit is what a user waits for; reading is the part that ids decide.
+    """
     pandas = optional("pandas")
     logits, labels = make_logits(n_clients * ROWS, N_CLASSES, np.float32)
-    numbers = np.random.default_rng(0).integers(0, n_clients, len(labels))
+    drawn = np.random.default_rng(0).integers(0, n_clients, len(labels))
+    found = []
+    for order, numbers in (("random order", drawn), ("packed", np.sort(drawn))):
+        for kind, values in _kinds(numbers, n_clients, pandas).items():
+            calls = {
+                OURS: lambda given=values: read(logits, labels, given),
+                f"{OURS}, whole fit": lambda given=values: FedTempCalibrator().fit(
+                    logits, labels, client_ids=given
+                ),
+            }
+            if pandas is not None and not isinstance(values, list):
+                calls["pandas.factorize"] = lambda given=values: pandas.factorize(given)
+            case = f"{len(labels)} rows, {n_clients} clients, {order}, {kind}"
+            found += compare("client_ids", case, calls, seconds=seconds)
+    return found
+
+
+def _kinds(numbers: np.ndarray, n_clients: int, pandas: Any) -> dict[str, Any]:
+    """The same ids in all the types that rows have them in."""
     texts = np.array([f"client-{i:06}" for i in range(n_clients)])[numbers]
     kinds: dict[str, Any] = {"integers": numbers, "strings": texts}
     kinds["objects"] = texts.astype(object)
+    kinds["a list of strings"] = texts.tolist()
     if pandas is not None:
         kinds["pandas strings"] = pandas.Series(texts)
         kinds["categorical"] = pandas.Categorical(texts)
-    found = []
-    for kind, values in kinds.items():
-        calls = {OURS: lambda given=values: read(logits, labels, given)}
-        if pandas is not None:
-            calls["pandas.factorize"] = lambda given=values: pandas.factorize(given)
-        case = f"{len(labels)} rows, {n_clients} clients, {kind}"
-        found += compare("client_ids", case, calls, seconds=seconds)
-    return found
+    return kinds
 
 
 def clients(n_clients: int) -> Rows:

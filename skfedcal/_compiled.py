@@ -288,3 +288,55 @@ def scores(rows: Array, labels: Array, out: Array) -> bool:
         return False
     core.scores(_aligned(rows), _aligned(labels), out)
     return True
+
+
+# Rows of ids of one width, or the offsets of texts in a buffer.
+Layout = int | Array
+
+
+def number_texts(texts: Any, layout: Layout) -> tuple[Array, Array] | None:
+    """Number of the text of each row, and the first row of each text.
+
+    Texts are numbered in the order of their first rows. None where too many hashes
+    meet, or where there is no core.
+
+    texts: Buffer of bytes.
+    layout: Bytes of each text, or offsets of shape (n_rows + 1,), int32 or int64.
+    """
+    if core is None:
+        return None
+    n_rows = len(texts) // layout if isinstance(layout, int) else len(layout) - 1
+    codes, first = np.empty((2, n_rows), dtype=np.int64)
+    found = core.number_texts(texts, layout, codes, first)
+    return None if found < 0 else (codes, first[:found])
+
+
+def number_objects(ids: Array) -> tuple[Array, Array] | None:
+    """As `number_texts`, of str, bytes, int, float and bool; None for other types."""
+    if core is None:
+        return None
+    codes, first = np.empty((2, len(ids)), dtype=np.int64)
+    found = core.number_objects(ids, codes, first)
+    return None if found < 0 else (codes, first[:found])
+
+
+def text_order(texts: Any, layout: Layout, unit: int, rows: Array) -> Array | None:
+    """Return the order of the distinct texts at `rows`; None where it must be compared.
+
+    texts, layout: As in `number_texts`.
+    unit: Bytes of a letter; texts of UTF-8 have the order of their bytes.
+    """
+    if core is None:
+        return None
+    rows = np.ascontiguousarray(rows)
+    order = np.empty_like(rows)
+    return order if core.text_order(texts, layout, unit, rows, order) else None
+
+
+def group_rows(codes: Array, sizes: Array) -> Array | None:
+    """Rows by their code, equal ones in their order; `sizes` counts rows of a code."""
+    if core is None or codes.dtype.kind not in "iu":
+        return None
+    order = np.empty(len(codes), dtype=np.int64)
+    core.group_rows(_aligned(codes), np.cumsum(sizes, dtype=np.int64) - sizes, order)
+    return order

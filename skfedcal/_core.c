@@ -1088,6 +1088,8 @@ static PyObject *bias_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     return finish(&arrays);
 }
 
+#include "_core_ids.h"
+
 static PyMethodDef METHODS[] = {
     {"use", use, METH_O, "Choose a level by name."},
     {"levels", levels, METH_NOARGS, "Names of the levels that run here, best first."},
@@ -1101,6 +1103,10 @@ static PyMethodDef METHODS[] = {
     {"scores", (PyCFunction)(void (*)(void))scores, METH_FASTCALL, "Losses of rows."},
     {"scaling_sums", (PyCFunction)(void (*)(void))scaling_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {"bias_sums", (PyCFunction)(void (*)(void))bias_sums, METH_FASTCALL, "Loss, slopes and curvature."},
+    {"number_texts", (PyCFunction)(void (*)(void))number_texts, METH_FASTCALL, "Numbers of texts."},
+    {"number_objects", (PyCFunction)(void (*)(void))number_objects, METH_FASTCALL, "Numbers of objects."},
+    {"text_order", (PyCFunction)(void (*)(void))text_order, METH_FASTCALL, "Order of texts."},
+    {"group_rows", (PyCFunction)(void (*)(void))group_rows, METH_FASTCALL, "Rows sorted by code."},
     {NULL, NULL, 0, NULL},
 };
 

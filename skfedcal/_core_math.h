@@ -111,7 +111,7 @@ INLINE FN(vf) FN(exp_f)(FN(vf) x)
 INLINE FN(vd) FN(log_d)(FN(vd) x)
 {
     /* Adding the bits of 1 / sqrt(1/2) carries into the exponent where m is too large. */
-    const FN(vi) moved = (FN(vi))x + (0x3ff0000000000000 - 0x3fe6a09e667f3bcd);
+    const FN(vi) moved = (FN(vi))((FN(vu))x + (0x3ff0000000000000 - 0x3fe6a09e667f3bcd));
     const FN(vi) power = (FN(vi))((FN(vu))moved >> 52) - 1023;
     const FN(vd) m = (FN(vd))((moved & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd);
     /* A whole number of 52 bits to a double, without an instruction that SSE2 lacks. */

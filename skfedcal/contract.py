@@ -230,7 +230,9 @@ class FederatedAlgorithm(Protocol[State]):
     classes or ask for more work than a site does. See `round_shares`,
     `values_per_round` and `check_broadcast`. ``by_place`` is true if what a row adds
     depends on its place among the rows: sites refuse it where single rows are
-    protected, because a row would then change what others add.
+    protected, because a row would then change what others add. ``values_at_once`` is
+    how many numbers the clients of one query may send together, where many clients in
+    one query are much faster than a few; a simulation asks clients in such groups.
     """
 
     @property

@@ -48,6 +48,7 @@ def test_every_script_is_named_on_the_page(harness):
     text = (ROOT / "docs" / "benchmarks_scripts.inc").read_text()
     scripts = {p.stem for p in (ROOT / "benchmarks").glob("bench_*.py")}
     scripts |= {"soak", "small_data", "evaluation_plans", "coverage_clients"}
+    scripts |= {"core_on_arm"}
     assert set(re.findall(r"python -m benchmarks\.(\w+)", text)) == scripts
 
 

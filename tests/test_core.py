@@ -698,3 +698,42 @@ def test_a_variable_of_the_environment_chooses_a_level():
     level = _compiled.levels()[-1]
     assert info(level).stdout.strip() == _compiled.arithmetic()
     assert "must be 'off' or one of" in info("sse9").stderr
+
+
+@needs_core
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("number_texts", (b"abc", 2, np.zeros(1, "q"), np.zeros(1, "q"))),
+        ("number_texts", (b"abc", 0, np.zeros(1, "q"), np.zeros(1, "q"))),
+        ("number_texts", (b"abc", 1, np.zeros(2, "q"), np.zeros(3, "q"))),
+        (
+            "number_texts",
+            (b"abc", np.array([0, 4]), np.zeros(1, "q"), np.zeros(1, "q")),
+        ),
+        (
+            "number_texts",
+            (b"abc", np.array([2, 1]), np.zeros(1, "q"), np.zeros(1, "q")),
+        ),
+        (
+            "number_texts",
+            (b"abc", np.array([-1, 1]), np.zeros(1, "q"), np.zeros(1, "q")),
+        ),
+        (
+            "number_texts",
+            (b"abc", np.zeros(0, "q"), np.zeros(0, "q"), np.zeros(0, "q")),
+        ),
+        ("number_texts", (b"abc", np.zeros(2), np.zeros(1, "q"), np.zeros(1, "q"))),
+        ("number_objects", (np.zeros(3, object), np.zeros(3, "q"), np.zeros(2, "q"))),
+        ("number_objects", (np.zeros(3), np.zeros(3, "q"), np.zeros(3, "q"))),
+        ("text_order", (b"abc", 1, 1, np.array([3]), np.zeros(1, "q"))),
+        ("text_order", (b"abc", 1, 4, np.array([0]), np.zeros(1, "q"))),
+        ("text_order", (b"abc", 1, 1, np.array([0]), np.zeros(2, "q"))),
+        ("group_rows", (np.array([0, 2]), np.zeros(2, "q"), np.zeros(2, "q"))),
+        ("group_rows", (np.array([0, 0]), np.ones(1, "q"), np.zeros(2, "q"))),
+        ("group_rows", (np.array([0, 0]), np.zeros(1, "q"), np.zeros(3, "q"))),
+    ],
+)
+def test_ids_that_do_not_fit_are_refused_by_the_core(name, args):
+    with pytest.raises((IndexError, TypeError)):
+        getattr(_compiled.core, name)(*args)

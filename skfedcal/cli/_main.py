@@ -63,7 +63,7 @@ exit codes:
   3    rows did not fit a request and counted as zero (site)
   4    a file, its rows or this machine do not allow it; the message says what to change
   5    refused, so that no privacy is spent: over the budget, or too few clients
-  6-8  a result is not valid (verify)
+  6-9  a result is not valid (verify; its --help lists them)
   130  interrupted
   141  the reader of the output is gone
 """
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         Exit code: 0 done, 1 failed check, 2 wrong command line, 3 rows that counted as
-        zero (``skfedcal site``), 4 unusable input, 5 refused to spend privacy, 6 to 8 a
+        zero (``skfedcal site``), 4 unusable input, 5 refused to spend privacy, 6 to 9 a
         result that is not valid (``skfedcal verify``), 130 interrupted, 141 closed
         pipe.
 
@@ -164,9 +164,14 @@ def _noted_interrupts() -> Iterator[list[int]]:
 def _run(argv: Sequence[str] | None, console: Console) -> int:
     parser = build_parser()
     try:
-        args = parser.parse_args(argv)
+        args, unknown = parser.parse_known_args(argv)
     except SystemExit as stop:  # --help and --version
         return int(stop.code or 0)
+    if unknown:
+        prog = " ".join(["skfedcal", *([args.command.name] if args.command else [])])
+        raise UsageError(
+            f"unrecognized arguments: {' '.join(unknown)} (see `{prog} --help`)"
+        )
     if args.command is None:
         parser.print_help(sys.stderr)
         return EXIT_USAGE

@@ -42,6 +42,15 @@ def method_options(args: argparse.Namespace) -> dict[str, Any]:
 DELTA = 1e-5
 
 
+def add_unit_option(parser: argparse._ActionsContainer) -> None:
+    """Add what eps protects."""
+    parser.add_argument(
+        "--unit",
+        choices=("client", "example"),
+        help="what eps protects: a whole client (default) or one row",
+    )
+
+
 def add_privacy_options(group: argparse._ArgumentGroup) -> None:
     """Add budget, ledger and seed."""
     group.add_argument(
@@ -74,8 +83,8 @@ def add_privacy_options(group: argparse._ArgumentGroup) -> None:
 def check_privacy(args: argparse.Namespace) -> None:
     """Raise for options that do not go together."""
     if args.eps is None:
-        for name in ("delta", "ledger", "budget"):
-            if getattr(args, name) is not None:
+        for name in ("delta", "unit", "ledger", "budget"):
+            if getattr(args, name, None) is not None:
                 raise UsageError(
                     f"--{name} needs --eps: without it no privacy is spent."
                 )
@@ -94,6 +103,15 @@ def check_privacy(args: argparse.Namespace) -> None:
             "privacy. Leave out --seed "
             "for a release, or --ledger for a simulation."
         )
+
+
+def central_model(args: argparse.Namespace) -> Any:
+    """Return the privacy model of ``--eps``, ``--delta`` and ``--unit``, or None."""
+    if args.eps is None:
+        return None
+    from skfedcal.privacy import CentralDP
+
+    return CentralDP(args.eps, delta=args.delta, unit=args.unit or "client")
 
 
 def open_ledger(args: argparse.Namespace) -> Any:

@@ -1,21 +1,25 @@
 """The client of each row: ids of any kind, as sorted names and codes.
 
-Texts are numbered by a hash that numpy computes for all rows at once, other objects by
-a dictionary; sorting a million texts takes several times as long.
+Texts and plain objects are numbered by a hash table of the compiled core; without it,
+texts by a hash that numpy computes for all rows at once, and objects by a dictionary.
+Sorting a million texts takes several times as long.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import lt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal import _compiled
 from skfedcal.clients.arrays import distinct, read_array
 
 __all__ = ["RowIds", "is_missing", "stable_order"]
 
-# Longer texts are left to the dictionary: an array of texts is as wide as the longest.
+# In numpy, longer texts are left to the dictionary: an array of texts is as wide as the
+# longest.
 _LONGEST = 64
 
 
@@ -33,23 +37,55 @@ class RowIds:
     def read(cls, client_ids: Any) -> "RowIds":
         """Number ids of any kind; raises an error for missing ones."""
         if _has_pandas_type(client_ids):
-            values = getattr(client_ids, "array", client_ids)  # of a Series
-            codes, found = values.factorize()
-            if (codes < 0).any():
-                raise _missing()
-            return cls._sorted(found.astype(object).tolist(), codes)
+            return cls._of_pandas(getattr(client_ids, "array", client_ids))
+        if (listed := cls._of_list(client_ids)) is not None:
+            return listed
         ids = read_array(client_ids, "client_ids")
         if ids.ndim != 1 and ids.shape[1:] != (1,):
             raise ValueError(f"client_ids has shape {ids.shape}; pass one id per row.")
         ids = ids.reshape(-1)
-        if ids.dtype.kind in "OUST":
-            return cls._of_texts(ids) or cls._of_objects(ids.tolist())
+        if ids.dtype.kind == "T":
+            ids = ids.astype(object)
+        if ids.dtype.kind in "OUS" and not len(ids):
+            return cls([], np.zeros(0, dtype=np.intp))
+        if ids.dtype.kind in "OUS":
+            return cls._of_buffer(ids) or cls._of_texts(ids) or cls._of_objects(ids)
         if ids.dtype.kind == "f" and np.isnan(ids).any():
             raise _missing()
         if ids.dtype.kind in "iu":
             return cls._of_integers(ids)
         names, codes = distinct(ids, "client_ids", return_inverse=True)
         return cls(names.tolist(), codes)
+
+    @classmethod
+    def _of_pandas(cls, values: Any) -> "RowIds":
+        """Number ids of a type that only pandas has."""
+        if hasattr(values, "categories"):
+            return cls._of_categories(values)
+        texts = _arrow_texts(values)
+        numbered = None if texts is None else _compiled.number_texts(*texts)
+        if texts is not None and numbered is not None:
+            codes, first = numbered
+            order = _compiled.text_order(*texts, 1, first)
+            if order is not None:
+                return cls(values.take(first[order]).tolist(), _ranks(order)[codes])
+        codes, found = values.factorize()
+        if (codes < 0).any():
+            raise _missing()
+        return cls._sorted(found.astype(object), codes)
+
+    @classmethod
+    def _of_categories(cls, values: Any) -> "RowIds":
+        """Number rows by the codes of their categories; unused ones are left out."""
+        codes = values.codes
+        if codes.min(initial=0) < 0:
+            raise _missing()
+        used = np.zeros(len(values.categories), dtype=bool)
+        used[codes] = True
+        names = values.categories
+        if not used.all():
+            names, codes = names[used], (np.cumsum(used) - 1)[codes]
+        return cls._sorted(names.to_numpy(dtype=object), codes)
 
     @classmethod
     def _of_integers(cls, ids: NDArray[Any]) -> "RowIds":
@@ -61,15 +97,64 @@ class RowIds:
             return cls(ids[new].tolist(), np.cumsum(new) - 1)
         low, high = int(ids.min()), int(ids.max())
         if high - low > 8 * len(ids) + 2**16:
-            names, codes = np.unique(ids, return_inverse=True)
-            return cls(names.tolist(), codes)
+            return cls._of_buffer(ids) or cls(*_unique(ids))
         # Small signed types would overflow, large unsigned ones do not fit.
         shifted = ids.astype(np.intp) - low if low < 0 else ids - ids.dtype.type(low)
         used = np.zeros(high - low + 1, dtype=bool)
         used[shifted] = True
         names = np.flatnonzero(used)
         rank = np.cumsum(used) - 1
+        if high <= np.iinfo(np.intp).max:
+            return cls((names + low).tolist(), rank[shifted])
         return cls([low + int(name) for name in names], rank[shifted])
+
+    @classmethod
+    def _of_buffer(cls, ids: NDArray[Any]) -> "RowIds | None":
+        """Number ids in the compiled core; None if it cannot."""
+        if ids.dtype.kind == "O":
+            numbered = _compiled.number_objects(ids)
+            if numbered is None:
+                return None
+            names = ids[numbered[1]]
+            if float in set(map(type, names)) and any(map(is_missing, names)):
+                raise _missing()
+            return cls._sorted(names, numbered[0])
+        if not ids.dtype.itemsize:
+            return None
+        ids = np.ascontiguousarray(ids.astype(ids.dtype.newbyteorder("="), copy=False))
+        texts = ids.view(np.uint8), ids.dtype.itemsize
+        numbered = _compiled.number_texts(*texts)
+        if numbered is None:
+            return cls(*_unique(ids)) if _compiled.core is not None else None
+        codes, first = numbered
+        order = None
+        if ids.dtype.kind in "US":
+            unit = 4 if ids.dtype.kind == "U" else 1
+            order = _compiled.text_order(*texts, unit, first)
+        if order is None:
+            order = np.argsort(ids[first], kind="stable")
+        return cls(ids[first[order]].tolist(), _ranks(order)[codes])
+
+    @classmethod
+    def _of_list(cls, values: Any) -> "RowIds | None":
+        """Number a list of texts, which numpy would copy; None of other values.
+
+        numpy drops zeros at the end of a text, and has texts beside numbers as texts.
+        """
+        if (
+            type(values) not in (list, tuple)
+            or not values
+            or type(values[0]) is not str
+        ):
+            return None
+        ids = _objects(values)
+        numbered = _compiled.number_objects(ids)
+        if numbered is None:
+            return None
+        names = ids[numbered[1]]
+        if set(map(type, names)) != {str} or "\0" in "".join(names):
+            return None
+        return cls._sorted(names, numbered[0])
 
     @classmethod
     def _of_texts(cls, ids: NDArray[Any]) -> "RowIds | None":
@@ -84,12 +169,11 @@ class RowIds:
             _hashes(texts), return_index=True, return_inverse=True
         )
         names = ids[first]
-        return (
-            cls._sorted(names.tolist(), codes) if (names[codes] == ids).all() else None
-        )
+        return cls._sorted(names, codes) if (names[codes] == ids).all() else None
 
     @classmethod
-    def _of_objects(cls, ids: list[Any]) -> "RowIds":
+    def _of_objects(cls, values: NDArray[Any]) -> "RowIds":
+        ids = values.tolist()
         try:
             found: dict[Any, int] = dict.fromkeys(ids, 0)
         except TypeError as error:
@@ -101,29 +185,79 @@ class RowIds:
                 raise _missing()
             found[name] = number
         codes = np.fromiter(map(found.__getitem__, ids), np.intp, len(ids))
-        return cls._sorted(list(found), codes)
+        return cls._sorted(_objects(list(found)), codes)
 
     @classmethod
-    def _sorted(cls, names: Sequence[Any], codes: NDArray[Any]) -> "RowIds":
+    def _sorted(cls, names: NDArray[Any], codes: NDArray[Any]) -> "RowIds":
         """Number clients in the order of their names, not of their first rows."""
+        listed = names.tolist()
         try:
-            order = sorted(range(len(names)), key=names.__getitem__)
+            if all(map(lt, listed, listed[1:])):
+                return cls(listed, codes)
+            order: Any = _order_of_texts(listed)
+            if order is None:
+                order = sorted(range(len(names)), key=listed.__getitem__)
         except TypeError as error:
-            kinds = sorted({type(name).__name__ for name in names})
+            mixed = sorted({type(name).__name__ for name in listed})
             raise TypeError(
-                f"client_ids mixes {kinds}, which cannot be sorted; pass all as "
+                f"client_ids mixes {mixed}, which cannot be sorted; pass all as "
                 "strings."
             ) from error
-        rank = np.empty(len(names), dtype=np.intp)
-        rank[order] = np.arange(len(names))
-        return cls([names[i] for i in order], rank[codes])
+        return cls(names[order].tolist(), _ranks(order)[codes])
 
     def grouped(self) -> tuple[list[Any], NDArray[Any], NDArray[Any] | None]:
         """Names, sizes and packed order of clients; order None if rows are packed."""
         sizes = np.bincount(self.codes, minlength=len(self.names))
         if (self.codes[1:] >= self.codes[:-1]).all():
             return self.names, sizes, None
-        return self.names, sizes, stable_order(self.codes)
+        order = _compiled.group_rows(self.codes, sizes)
+        if order is None:
+            order = stable_order(self.codes)
+        return self.names, sizes, order
+
+
+def _unique(ids: NDArray[Any]) -> tuple[list[Any], NDArray[Any]]:
+    names, codes = np.unique(ids, return_inverse=True)
+    return names.tolist(), codes
+
+
+def _ranks(order: Any) -> NDArray[Any]:
+    """Place of each entry in `order`, its inverse."""
+    rank = np.empty(len(order), dtype=np.intp)
+    rank[order] = np.arange(len(order))
+    return rank
+
+
+def _objects(values: Sequence[Any]) -> NDArray[Any]:
+    """Objects as they are: numpy would make an array of tuples, or copy texts."""
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+def _order_of_texts(names: list[Any]) -> NDArray[Any] | None:
+    """Order of distinct texts; None where they must be compared one by one."""
+    if _compiled.core is None or set(map(type, names)) != {str}:
+        return None
+    joined = "".join(names)
+    if not joined.isascii():
+        return None
+    layout = np.zeros(len(names) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, names), np.int64, len(names)), out=layout[1:])
+    return _compiled.text_order(joined.encode(), layout, 1, np.arange(len(names)))
+
+
+def _arrow_texts(values: Any) -> tuple[Any, NDArray[Any]] | None:
+    """Bytes and offsets of texts that pandas holds in Arrow; None of others."""
+    if not hasattr(values, "__arrow_array__") or not len(values):
+        return None
+    array = values.__arrow_array__()
+    if hasattr(array, "combine_chunks"):
+        array = array.combine_chunks()
+    kind = {"string": np.int32, "large_string": np.int64}.get(str(array.type))
+    if kind is None or array.null_count:
+        return None
+    _, offsets, texts = array.buffers()
+    at = np.frombuffer(offsets, dtype=kind)[array.offset :][: len(array) + 1]
+    return np.frombuffer(b"" if texts is None else texts, np.uint8), at
 
 
 def _hashes(texts: NDArray[Any]) -> NDArray[Any]:

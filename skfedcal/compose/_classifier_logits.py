@@ -106,9 +106,13 @@ def sklearn_scores(estimator, X, method):
         ), "logits"
     proba = _as_float(estimator.predict_proba(X))
     proba = _check_columns(proba, n_classes, estimator, "predict_proba")
-    if method == "temperature":
-        return np.log(proba + 1e-12), "logits"
-    return proba, "proba"
+    if method != "temperature":
+        return proba, "proba"
+    if n_classes == 2:
+        # As scikit-learn: probabilities of naive Bayes add up to 1 to about 1e-11 only,
+        # which counts next to 1e-12.
+        proba = np.column_stack([1 - proba[:, 1], proba[:, 1]])
+    return np.log(proba + 1e-12), "logits"
 
 
 def classes_of(estimator):

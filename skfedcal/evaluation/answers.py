@@ -25,6 +25,7 @@ from skfedcal.evaluation.intervals import (
 from skfedcal.evaluation.noise import NoiseModel
 from skfedcal.evaluation.population import (
     ClientMoments,
+    OneClassMoments,
     Population,
     PredictionMoments,
     client_variance,
@@ -92,7 +93,7 @@ class Answers:
     population_: Population = "rows"
     estimand_: str | None = None
     # Second moments of clients, and how many rows of a client may be all alike.
-    moments_: tuple[ClientMoments | PredictionMoments, ...] = ()
+    moments_: tuple[ClientMoments | PredictionMoments | OneClassMoments, ...] = ()
     rows_each_: int = 1
 
     def _spread(self, functional: Array) -> tuple[Array, Array, Array]:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from math import ceil, inf, log2, nan, sqrt
@@ -356,6 +356,8 @@ class Predictions(Answers):
     def matrix(self, normalize: str | None, ci: float) -> list[list[Estimate]]:
         """Numbers of rows by label and predicted class, or shares of them."""
         k = len(self.classes_)
+        if normalize is None and self._square and self.noise_.exact:
+            return self._exact_cells(ci)
         whole = {
             None: lambda i, j: None,
             "true": lambda i, j: (i, slice(None)),
@@ -374,15 +376,39 @@ class Predictions(Answers):
             return _zero() if share is None else share
         return self._number(weight, ci)
 
+    def _exact_cells(self, ci: float) -> list[list[Estimate]]:
+        """Numbers of rows of all cells, without weights of all others for each."""
+        counts = self.counts_
+        sampling = counts - counts**2 / max(float(counts.sum()), 1.0)
+        sampling = np.maximum(sampling, 0.0) * self.rows_each_
+        if self.moments_:
+            between = self.moments_[0].of_cells(counts)  # type: ignore[union-attr]
+            sampling = self._between(between, counts)
+        return [
+            [
+                self._counted(value, spread, 0.0, ci)
+                for value, spread in zip(*row, strict=True)
+            ]
+            for row in zip(counts.tolist(), sampling.tolist(), strict=True)
+        ]
+
+    def _between(self, squares: Any, value: Any) -> Any:
+        """Variance of the sum over clients of independent numbers."""
+        few = max(self.n_clients_, 2)
+        return np.maximum(squares - value**2 / few, 0.0) * few / (few - 1)
+
     def _number(self, weight: Array, ci: float) -> Estimate:
         """Number of rows; not clipped, so that sums stay unbiased."""
         value = float((self.counts_ * weight).sum())
         sampling, privacy = map(float, self.noise_.variances(self.counts_, weight))
         sampling *= self.rows_each_
-        if self.moments_:  # of the sum over clients of independent numbers
-            few = max(self.n_clients_, 2)
+        if self.moments_:
             between = float(self.moments_[0].projected(self.counts_, weight)[0])
-            sampling = max(between - value**2 / few, 0.0) * few / (few - 1)
+            sampling = float(self._between(between, value))
+        return self._counted(value, sampling, privacy, ci)
+
+    @staticmethod
+    def _counted(value: float, sampling: float, privacy: float, ci: float) -> Estimate:
         found = make_estimate(
             max(value, 0.0), sampling, privacy, ci=ci, bounds=(0.0, np.inf)
         )
@@ -397,8 +423,37 @@ class Predictions(Answers):
     @with_guarantee
     def support(self, ci: float = 0.95) -> list[Estimate]:
         """Number of rows of each class."""
-        none, each = np.zeros(len(self.classes_)), np.eye(len(self.classes_))
-        return [self._number(self._weights(none, none, e), ci) for e in each]
+        out = []
+        for view, k in self._by_class():
+            none, one = np.zeros(len(view.classes_)), np.eye(len(view.classes_))[k]
+            out.append(view._number(view._weights(none, none, one), ci))
+        return out
+
+    def _by_class(self) -> Iterator[tuple[Predictions, int]]:
+        """Tables for metrics of each class, and its number in the table.
+
+        Of exact counts each class has a table of its own, of two by two cells; with all
+        cells the work would grow with the third power of the number of classes.
+        """
+        size = len(self.classes_)
+        if not (self._square and self.noise_.exact and size > 2):
+            yield from ((self, k) for k in range(size))
+            return
+        total = float(self.counts_.sum())
+        for k, (correct, predicted, actual) in enumerate(
+            zip(*self._numbers(), strict=True)
+        ):
+            view = copy(self)
+            rest = total - predicted - actual + correct
+            view.counts_ = np.array(
+                [[rest, predicted - correct], [actual - correct, correct]]
+            )
+            view.classes_ = np.arange(2)
+            view.moments_ = tuple(
+                one.one_vs_rest(k, size)  # type: ignore[union-attr]
+                for one in self.moments_
+            )
+            yield view, 1
 
     @with_guarantee
     def accuracy(self, ci: float = 0.95) -> Estimate:
@@ -437,7 +492,7 @@ class Predictions(Answers):
         """Precision, recall or F1: of each class, or an average of them."""
         k = len(self.classes_)
         if average is None:
-            return [self._one(metric, i, ci) for i in range(k)]
+            return [view._one(metric, i, ci) for view, i in self._by_class()]
         if average == "micro":  # one label per row: all three are the accuracy
             return self.accuracy(ci)
         if average == "macro":
@@ -520,13 +575,15 @@ class TableNoise:
     scale: Rows that one entry of each stands for.
     entries: Most entries of one row in these tables; their sum has at most this many
         times the sampling variance of as many independent ones.
+    total: Sum of all counts.
     """
 
     base: NoiseModel
     counts: Array
     rows: tuple[list[int], list[int]]
     scale: tuple[float, float]
-    entries: int = 1
+    entries: int
+    total: float
 
     @property
     def exact(self) -> bool:
@@ -550,7 +607,7 @@ class TableNoise:
         _, privacy = self.base.variances(self.counts[tables], own)
         weighted = self.counts[tables] * own
         mean, square = weighted.sum(axis=(-2, -1)), (weighted * own).sum(axis=(-2, -1))
-        sampling = square - mean**2 / max(float(self.counts.sum()), 1.0)
+        sampling = square - mean**2 / max(self.total, 1.0)
         return self.entries * np.maximum(sampling, 0.0), privacy
 
     def direction(self, functional: Array) -> Array:
@@ -624,6 +681,11 @@ class ClassScores:
         self.tables, self.classes_ = tables, tables.classes
         self.privacy_, self.part = tables.privacy_, part
         self.raw, self.noise = tables.counts[part], tables.noise[part]
+        self._total = float(self.raw.sum())
+        # Answers of all classes, and the same counts with rows as the population: a
+        # report needs them several times.
+        self._known: dict[tuple[str, float], list[Estimate]] = {}
+        self._alone: Self | None = None
         self.grid = tables.grid(part)
         algorithm, k = tables.algorithm, len(tables.classes)
         # Rows that an entry stands for: classes were sampled at these rates.
@@ -636,9 +698,20 @@ class ClassScores:
 
     def _of_rows(self) -> Self:
         """Give the same counts with independent rows as the population."""
-        out = copy(self)
-        out.moments_, out.rows_each_ = (), 1
-        return out
+        if self._alone is None:
+            self._alone = copy(self)
+            self._alone._known = {}
+            self._alone.moments_, self._alone.rows_each_ = (), 1
+        return self._alone
+
+    def _each(self, metric: str, ci: float) -> list[Estimate]:
+        """Answers of all classes against the others."""
+        if (metric, ci) not in self._known:
+            self._known[metric, ci] = [
+                getattr(self.one_vs_rest(k), metric)(ci=ci)
+                for k in range(len(self.classes_))
+            ]
+        return self._known[metric, ci]
 
     def question(
         self, negatives: list[int], positives: list[int], group: int = 0
@@ -646,7 +719,12 @@ class ClassScores:
         """Question whose negatives and positives are in these tables."""
         entries = min(len(negatives), self._entries)
         noise = TableNoise(
-            self.noise, self.raw, (negatives, positives), self.scale, entries
+            self.noise,
+            self.raw,
+            (negatives, positives),
+            self.scale,
+            entries,
+            self._total,
         )
         counts = np.stack(
             [
@@ -682,12 +760,12 @@ class ClassScores:
         """Area under the ROC curve; a list if `average` is None."""
         if multi_class == "ovo":
             return self._pairs(average, ci)
-        return self._averaged(lambda q: q.roc_auc(ci=ci), average, ci)
+        return self._averaged("roc_auc", average, ci)
 
     @with_guarantee
     def average_precision(self, average: str | None, ci: float) -> Any:
         """Mean of precision over recall; a list if `average` is None."""
-        return self._averaged(lambda q: q.average_precision(ci=ci), average, ci)
+        return self._averaged("average_precision", average, ci)
 
     @with_guarantee
     def cwece(self, n_bins: int, debias: bool, ci: float) -> Estimate:
@@ -713,16 +791,11 @@ class ClassScores:
             own = self.raw[np.arange(size) * (size + 1)].sum(axis=1)
         return np.asarray(own * self.scale[1])
 
-    def _averaged(
-        self,
-        answer: Callable[[OneQuestion], Estimate],
-        average: str | None,
-        ci: float,
-    ) -> Any:
+    def _averaged(self, metric: str, average: str | None, ci: float) -> Any:
         size = len(self.classes_)
         if average == "micro":
-            return answer(self._all())
-        found = [answer(self.one_vs_rest(k)) for k in range(size)]
+            return getattr(self._all(), metric)(ci=ci)
+        found = self._each(metric, ci)
         if average is None:
             return found
         weights = np.full(size, 1 / size)

@@ -189,18 +189,32 @@ class PredictionMoments:
             flat = weights.reshape(*weights.shape[:-2], -1)
             return _quadratic(flat, self.products[0]), own
         margins, same = _margins(weights)
-        if not np.any(same):
-            found = np.zeros_like(own)
-        elif len(self.products) == 1:
-            found = _quadratic(margins, self.products[0])
-        else:
-            each = margins.reshape(*margins.shape[:-1], size, 3)
-            products = np.stack(self.products)
-            parts = np.einsum("...ki,kij,...kj->...k", each, products, each)
-            found = np.sqrt(np.maximum(parts, 0.0)).sum(axis=-1) ** 2
+        found = self.of_margins(margins) if np.any(same) else np.zeros_like(own)
         if np.all(same):
             return found, own
         return np.where(same, found, own * self._effect(counts)), own
+
+    def of_margins(self, margins: Array) -> Array:
+        """Variance between clients of weights of shape (..., 3 * n_classes)."""
+        if len(self.products) == 1:
+            return _quadratic(margins, self.products[0])
+        each = margins.reshape(*margins.shape[:-1], -1, 3)
+        parts = np.einsum("...ki,kij,...kj->...k", each, np.stack(self.products), each)
+        found: Array = np.sqrt(np.maximum(parts, 0.0)).sum(axis=-1) ** 2
+        return found
+
+    def of_cells(self, counts: Array) -> Array:
+        """Variance between clients of each count of a confusion matrix."""
+        if len(self.products[0]) == counts.size:
+            return np.diag(self.products[0]).reshape(counts.shape)
+        found = counts * self._effect(counts)
+        correct = [np.diag(one)[::3] for one in self.products]
+        np.fill_diagonal(found, np.concatenate(correct))
+        return found
+
+    def one_vs_rest(self, k: int, n_classes: int) -> OneClassMoments:
+        """Second moments of the table of one class against the others."""
+        return OneClassMoments(self, k, n_classes)
 
     def _effect(self, counts: Array) -> float:
         """Design effect of the share of correct rows, computed once."""
@@ -210,6 +224,52 @@ class PredictionMoments:
             effect = max(float(between / alone) if alone > 0 else 1.0, 1.0)
             self._known[:] = [(counts, effect)]
         return self._known[0][1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneClassMoments:
+    """Second moments of ((other rows, false), (missed, correct)) rows of one class.
+
+    A metric of one class has four different weights, whatever the number of classes.
+
+    all_classes: Moments of all classes.
+    k: The class.
+    n_classes: Number of classes, three or more.
+    """
+
+    all_classes: PredictionMoments
+    k: int
+    n_classes: int
+
+    @property
+    def squares(self) -> float:
+        return self.all_classes.squares
+
+    @property
+    def powers(self) -> Array:
+        return self.all_classes.powers
+
+    def projected(self, counts: Array, weights: Array) -> tuple[Array, Array]:
+        """As `PredictionMoments.projected`, with weights of shape (..., 2, 2)."""
+        own = (counts * weights**2).sum(axis=(-2, -1))
+        size, products = self.n_classes, self.all_classes.products
+        flat = weights.reshape(*weights.shape[:-2], 4)
+        if len(products[0]) == size**2:
+            is_own = (np.arange(size) == self.k).astype(np.intp)
+            cells = 2 * is_own[:, None] + is_own
+            return _quadratic(flat[..., cells.reshape(-1)], products[0]), own
+        rest, false, missed, correct = np.moveaxis(flat, -1, 0)[..., None]
+        margins = np.empty((*weights.shape[:-2], size, 3))
+        # The representation that `_margins` has: false rows of class 0 count 0.
+        if self.k:
+            margins[...] = np.stack([rest, rest, 0 * rest], axis=-1)
+            own_part = [correct, missed, false - rest]
+        else:
+            margins[...] = np.stack([rest, false, rest - false], axis=-1)
+            own_part = [correct, missed - rest + false, 0 * rest]
+        margins[..., self.k, :] = np.concatenate(own_part, axis=-1)
+        flat_margins = margins.reshape(*weights.shape[:-2], -1)
+        return self.all_classes.of_margins(flat_margins), own
 
 
 def _quadratic(weights: Array, products: Array) -> Array:
@@ -353,7 +413,7 @@ def collect_table_moments(
 
 
 def client_variance(
-    moments: Sequence[ClientMoments | PredictionMoments],
+    moments: Sequence[ClientMoments | PredictionMoments | OneClassMoments],
     counts: Array,
     functional: Array,
 ) -> tuple[Array, Array]:

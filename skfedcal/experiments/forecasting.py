@@ -458,6 +458,7 @@ class _Question:
 HALF_WIDTH = 0.05
 # Evaluation is planned for these budgets, and up to so many classes: that is quick.
 _EPS_STEPS, _MOST_CLASSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0), 50
+SMALLEST_EPS = _EPS_STEPS[0]
 # Clients whose errors are scaled to other numbers; their usual delta is 1e-5.
 _MANY_CLIENTS = 10_000
 

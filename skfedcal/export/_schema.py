@@ -107,6 +107,11 @@ _DEFS: dict[str, Schema] = {
                 "required": ["n_clients_", "n_rounds_", "n_features_in_", "improves_"],
                 "additionalProperties": _ANY_VALUE,
             },
+            "client_column": {
+                "description": "Column of a data frame that named the clients in "
+                "`fit`; predictions leave it out. Absent if there was none.",
+                "type": "string",
+            },
             "privacy": {"$ref": "#/$defs/privacy"},
         },
         "required": [

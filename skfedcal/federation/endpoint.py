@@ -50,8 +50,8 @@ MAX_ROWS = 1 << 30
 # in sums over up to 2,000 clients.
 _DETECTION_BITS = 40
 
-# Numbers of one chunk of clients before they are summed (float64: 2 MB, and 6 MB as
-# limbs): beyond the cache, time per client would grow with their number.
+# Numbers of one chunk of clients before they are summed (float64: 2 MB): beyond the
+# cache, time per client would grow with their number.
 _CHUNK_VALUES = 1 << 18
 # Clients of one chunk whose rows are sparse.
 _CHUNK_SPARSE = 1 << 18
@@ -251,7 +251,8 @@ def respond(
         streams = _streams(request, clients.n_clients, positions)
         _add(total, request.randomizer.shares(request.codec, streams))
     size = sum(code.spec.size for code in request.codec.blocks.values())
-    chunk = max(1, _CHUNK_VALUES // max(size, 1))
+    values = getattr(request.algorithm, "values_at_once", _CHUNK_VALUES)
+    chunk = max(1, values // max(size, 1))
     start = 0
     while start < units.n_clients:
         stop = min(start + chunk, units.n_clients)

@@ -392,6 +392,16 @@ def answer_cost(request: Request, n_honest: int) -> Cost:
     return Cost("none" if request.claim is None else "central", request.claim, 0.0)
 
 
+def neighbouring_relation(request: Request) -> str:
+    """Relation for which `answer_cost` states the cost, in the words of `privacy_`.
+
+    A report hides any value of a unit behind any other; all other costs follow from the
+    bound of a unit, which sends zeros in the neighbouring data set.
+    """
+    reports = isinstance(request.randomizer, (LocalReports, OneHotRows))
+    return "any two values" if reports else "zero-out"
+
+
 def _pure(kind: Noise, eps: float, slack: float = 0.0) -> Cost:
     return Cost(kind, PureEvent(eps, delta_slack=slack), 1 / eps if eps else inf)
 

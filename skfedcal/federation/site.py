@@ -45,6 +45,7 @@ from skfedcal.federation.policy import (
     SitePolicy,
     admit,
     check_terms,
+    neighbouring_relation,
     run_and_round,
     seeded,
 )
@@ -433,7 +434,7 @@ class Site:
                 )
             return
         before = self._spent()
-        details["unit"] = request.unit
+        details |= {"unit": request.unit, "adjacency": neighbouring_relation(request)}
         self._ledger.debit(
             cost.event, **self._debit_terms(request, cost), details=details
         )

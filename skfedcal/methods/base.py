@@ -565,7 +565,7 @@ class BaseCalibrator(
         worse = found["log_loss"] - found["log_loss_input"]
         held, n_rows = found["held_back"], f"{found['n_rows']:g}"
         chance = found.pop("error", 0.0)  # shards return sums only
-        if worse > max(_HARM * found["log_loss_input"], chance if held else 0.0):
+        if worse > max(_HARM * found["log_loss_input"], 2 * chance if held else 0.0):
             rows = (
                 f"{n_rows} held-back rows, when it is fitted to the others"
                 if held

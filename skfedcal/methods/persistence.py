@@ -81,6 +81,9 @@ def _content(estimator: Any) -> dict[str, Any]:
     }
     if hasattr(estimator, "feature_names_in_"):
         content["fitted"]["feature_names_in_"] = _encode(estimator.feature_names_in_)
+    column = getattr(estimator, "_client_column", None)
+    if column is not None:
+        content["client_column"] = column
     return content
 
 
@@ -157,6 +160,7 @@ def _restore(content: dict[str, Any]) -> BaseCalibrator:
         raise ValueError(f"{_COMMON} are not whole numbers")
     if type(estimator.improves_) is not bool:
         raise ValueError(f"improves_={estimator.improves_!r} is not true or false")
+    estimator._client_column = _client_column(content, estimator)
     if len(classes) - estimator.n_features_in_ not in (0, 1):
         raise ValueError("n_features_in_ does not match the classes")
     report = _decode(content["privacy"])
@@ -169,6 +173,15 @@ def _restore(content: dict[str, Any]) -> BaseCalibrator:
     estimator.history_, estimator.comparison_ = RoundHistory(), None
     estimator._check_restored()
     return estimator
+
+
+def _client_column(content: dict[str, Any], estimator: Any) -> str | None:
+    """Column that named the clients in `fit`; files of earlier versions have none."""
+    column = content.get("client_column")
+    names = getattr(estimator, "feature_names_in_", ())
+    if column is not None and (not isinstance(column, str) or column in names):
+        raise ValueError(f"client_column={column!r} is not a column besides features")
+    return column
 
 
 def _check_report(report: dict[str, Any], default: PrivacyReport) -> None:

@@ -503,26 +503,26 @@ _BY_ROUNDS = (
 ITEMS: tuple[PaperItem, ...] = (
     _figure("1", "naive federated calibration", "Local fits gain accuracy on their own "
             "rows and lose it on those of all; vector and matrix scaling lose it too.",
-            naive_calibration),
+            naive_calibration, parts="abc"),
     _figure("2", "by rounds and by label skew (CIFAR10)", _BY_ROUNDS,
-            _three("2", "CIFAR10")),
+            _three("2", "CIFAR10"), parts="abc"),
     _figure("3", "by privacy budget", "FedTemp is most resilient to noise, FedCal is "
-            "worse than the base.", by_budget),
+            "worse than the base.", by_budget, parts="abc"),
     _figure("4", "FedBBQ by number of bins", "Weights make the result depend less on "
-            "the number of bins.", by_bins),
+            "the number of bins.", by_bins, parts="abc"),
     _figure("5", "by rounds and by label skew (CIFAR100)", _BY_ROUNDS,
-            _three("5", "CIFAR100")),
+            _three("5", "CIFAR100"), parts="abc"),
     _figure("6", "by rounds and by label skew (MNIST)", _BY_ROUNDS,
-            _three("6", "MNIST")),
+            _three("6", "MNIST"), parts="abc"),
     _figure("7", "by rounds on LEAF", "Binning outperforms scaling over many rounds on "
-            "FEMNIST.", on_leaf),
+            "FEMNIST.", on_leaf, parts="ab"),
     _figure("8", "by privacy budget and clips (CIFAR100)", "FedTemp is best at small "
             "eps, binning at large; the clip of positive counts should be small.",
-            by_budget_and_clips),
+            by_budget_and_clips, parts="abc"),
     _figure("9", "by rounds and privacy budget", "FedTemp depends little on rounds and "
-            "eps, binning much.", by_rounds_and_budget),
+            "eps, binning much.", by_rounds_and_budget, parts="abc"),
     _figure("10", "classwise and top-label error", "ECE hides the difference between "
-            "binning and scaling that cwECE shows.", both_errors),
+            "binning and scaling that cwECE shows.", both_errors, parts="abcd"),
     _figure("11", "FedTemp by clip", "Clipped temperatures are better after some "
             "rounds and worse after one.", clipped_temperatures),
 )  # fmt: skip

@@ -27,7 +27,6 @@ than 60 s on two cores.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -297,6 +296,8 @@ class PaperItem:
         None where the paper states none.
     because : str, default=""
         Why it does not.
+    parts : str, default=""
+        Letters of its parts in the paper.
 
     Examples
     --------
@@ -314,6 +315,7 @@ class PaperItem:
     run: Callable[[Setting], PaperResult]
     agrees: bool | None = True
     because: str = ""
+    parts: str = ""
 
     @property
     def name(self) -> str:
@@ -330,13 +332,13 @@ def make_items(paper: str, entries: Iterable[tuple[Any, ...]]) -> tuple[PaperIte
     """Items of a paper, from kind, number, title, claim, function and `because`.
 
     The last is None where the paper states no ordering, and empty where a quick run
-    shows it.
+    shows it. Letters of parts may follow.
     """
     found = []
-    for kind, number, title, shows, run, because in entries:
+    for kind, number, title, shows, run, because, *parts in entries:
         agrees = None if because is None else not because
-        item = PaperItem(paper, kind, number, title, shows, run, agrees, because or "")
-        found.append(item)
+        words = because or "", *parts
+        found.append(PaperItem(paper, kind, number, title, shows, run, agrees, *words))
     return tuple(found)
 
 
@@ -386,7 +388,11 @@ def find_items(
         chosen = [item for item in known if _is_wanted(item, kind, number)]
         if not chosen:
             own = [item for item in known if item.kind == kind]
-            names = [i.number if paper else f"{i.paper} {i.number}" for i in own]
+            names = [
+                f"{'' if paper else f'{i.paper} '}{i.number}"
+                f"{f' (a to {i.parts[-1]})' if i.parts else ''}"
+                for i in own
+            ]
             raise ValueError(
                 f"{kind} {number!r} is not known. The {kind}s of "
                 f"{paper or 'all papers'} are: {', '.join(names) or 'none'}."
@@ -403,11 +409,8 @@ def _items_of(word: str) -> tuple[PaperItem, ...]:
 
 
 def _is_wanted(item: PaperItem, kind: str, number: str) -> bool:
-    if item.kind != kind:
-        return False
-    part = re.fullmatch(r"(\d+)[a-z]", str(number))
-    whole = part[1] if part and kind == "figure" else None
-    return item.number in (str(number), whole)
+    names = [item.number, *(f"{item.number}{part}" for part in item.parts)]
+    return item.kind == kind and str(number) in names
 
 
 def reproduce(

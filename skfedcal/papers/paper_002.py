@@ -920,6 +920,7 @@ ITEMS: tuple[PaperItem, ...] = (
             partial(panels_of, number=number, data=data, kind=kind),
             agrees=False,
             because=_BETTER[f"figure {number}"],
+            parts="" if kind is None else "abc",
         )
         for number, data, kind in _FIGURES
     ),

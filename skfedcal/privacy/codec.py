@@ -37,6 +37,8 @@ _CORE_TYPES = (np.dtype(np.int32), np.dtype(np.float64))
 _LIMB_SCALES = (2.0**24, 2.0**-8, 2.0**-40)
 _RESOLUTION = 1 << 40
 _FEW_VALUES = 64
+# Entries that are encoded at a time: with their limbs, less than a cache holds.
+_PIECE = 1 << 14
 _WIDE_LIMIT = 2.0**55 * (1 - 2.0**-20)
 _LIMB_BITS = 32
 # Limbs are at most this size: 2**55 / 2**24, 2**24 * 2**8 and, rounded, 2**-8 * 2**40.
@@ -136,6 +138,13 @@ class BlockCode:
     def encode_sum(self, values: Array | CellRows) -> Integers:
         """Sum of the encoded rows, of shape (n_limbs, size)."""
         spec, core = self.spec, _compiled.core
+        if self.n_limbs > 1 and not isinstance(values, CellRows):
+            # A few rows at a time: three limbs of all of them would not fit in a cache.
+            n_rows = max(1, _PIECE // max(1, spec.size))
+            total = np.zeros((self.n_limbs, spec.size), dtype=np.int64)
+            for first in range(0, len(values), n_rows):
+                total += self._encode(values[first : first + n_rows]).sum(axis=0)
+            return total
         if (
             core is None
             or self.step is None

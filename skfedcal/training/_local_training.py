@@ -202,6 +202,36 @@ class Batches:
         return tuple(part.to(self.device) for part in parts)  # type: ignore[return-value]
 
 
+class _Slopes:
+    """Gradients of clients that are stacked, each at its own parameters.
+
+    value: Objective of one client.
+    dims: Axis of the clients in each argument.
+    """
+
+    def __init__(self, value: Callable[..., Tensor], dims: tuple[Any, ...]) -> None:
+        from torch.func import grad, vmap
+
+        self._values = vmap(value, in_dims=dims, randomness="different")
+        self._slopes = vmap(grad(value), in_dims=dims, randomness="different")
+        self._plain = True
+
+    def __call__(self, flat: Tensor, *given: Any) -> Tensor:
+        if self._plain:
+            try:
+                # Of the sum, to which each client adds a term of its own parameters:
+                # half the time of a gradient inside of vmap at small modules.
+                at = flat.detach().requires_grad_()
+                values = self._values(at, *given)
+                return import_torch().autograd.grad(values.sum(), at)[0]
+            except RuntimeError:
+                # Some operations, such as an LSTM, are split into ones that vmap knows
+                # inside of a gradient only; another error is raised there again.
+                self._plain = False
+        out: Tensor = self._slopes(flat, *given)
+        return out
+
+
 @dataclass(frozen=True, slots=True)
 class LocalSGD:
     """Steps of a client from the parameters of the server.
@@ -275,18 +305,15 @@ class LocalSGD:
         self, value: Any, start: Tensor, data: Batches, ctx: Context, shift: Any
     ) -> Tensor:
         """Train a cohort in lockstep; clients that are done drop out at the end."""
-        from torch.func import grad, vmap
-
         flat = start.repeat(len(data), 1)
         state = self._new_state(flat)
-        dims = (0, 0, 0, 0, ctx.batch_dims())
-        slope = vmap(grad(value), in_dims=dims, randomness="different")
+        slopes = _Slopes(value, (0, 0, 0, 0, ctx.batch_dims()))
         steps = np.sort(data.n_steps.numpy())
         for step in range(int(steps[-1])):
             live = len(steps) - int(np.searchsorted(steps, step, side="right"))
             on = slice(live)
             batch = data.take(data.first[on] + step)
-            gradient = slope(flat[on], *batch, ctx.part(on))
+            gradient = slopes(flat[on], *batch, ctx.part(on))
             if shift is not None:
                 gradient = gradient + shift[on]
             self._step(flat[on], gradient, [part[on] for part in state], step + 1)

@@ -182,3 +182,38 @@ def test_info_about_a_file(run, run_json, federation_file):
     assert sum(val["class counts"]) == 1200
     code, out, _ = run("info", federation_file)
     assert code == 0 and "40" in out and "none in the file" in out
+
+
+def test_unit_example_counts_all_rows(run, run_json, fails, tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=3000)
+    logits = 2 * np.eye(3)[labels] + rng.normal(size=(3000, 3))
+    path = tmp_path / "m.npz"
+    np.savez(path, logits=logits, labels=labels, client=np.arange(3000) % 3)
+    assert "so would --unit example" in fails("evaluate", path, "--eps", "1")
+    found = run_json("evaluate", path, "--eps", "1", "--unit", "example")
+    accuracy = found["scores"][0]["accuracy"]
+    # Noise and rounding to buckets are small for 3000 rows; the interval is for others.
+    assert accuracy["value"] == pytest.approx(
+        accuracy_score(labels, logits.argmax(axis=1)), abs=0.02
+    )
+    assert found["unit"] == "example" and accuracy["high"] - accuracy["low"] < 0.1
+    words = ("--method", "temp", "--eps", "1", "--unit", "example")
+    fitted = run_json("fit", path, *words, "-o", tmp_path / "c.json")
+    assert (fitted["unit"], fitted["used"]) == ("example", True)
+    assert "--unit needs --eps" in fails("evaluate", path, "--unit", "example")
+    few = tmp_path / "few.npz"
+    np.savez(few, logits=logits[:6], labels=labels[:6], client=np.arange(6))
+    assert "With 6 rows" in fails("evaluate", few, "--eps", ".1", "--unit", "example")
+
+
+def test_info_of_a_saved_calibrator(run, run_json, fails, calibrator, tmp_path):
+    found = run_json("info", calibrator)
+    saved = skfedcal.load(calibrator)
+    assert found["calibrator"] == "FedAutoCalibrator"
+    assert found["classes"] == saved.classes_.tolist()
+    assert found["clients"] == 40
+    assert "no differential privacy" in run("info", calibrator)[1]
+    (tmp_path / "other.json").write_text("{}")
+    assert "not a saved calibrator" in fails("info", tmp_path / "other.json")
+    assert "no such file" in fails("info", tmp_path / "absent.json")

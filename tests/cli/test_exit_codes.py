@@ -198,14 +198,18 @@ def test_wrong_input(folder, run, monkeypatch, words, code, way_out):
 # Parameters of the library that the command line calls something else, or has not.
 PYTHON = ("input_type", "client_ids", "if_improves", "hold_back", "random_state",
           "n_classes", "n_clients", "class_prior", "eps=None", "or None", " X",
-          "cohort_size", "privacy=", "a dict")  # fmt: skip
+          "cohort_size", "privacy=", "unit=", "a dict")  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ("fit tiny.npz --method bin --eps 1 -o NEW.json", "larger eps would help"),
-        ("fit tiny.npz --method temp --eps 0.001 -o NEW.json", "in Python, which"),
+        ("fit tiny.npz --method temp --eps 0.001 -o NEW.json", "--unit example of"),
+        (
+            "fit tiny.npz --method mlp --eps 1 --unit example -o NEW.json",
+            "use --unit client",
+        ),
         ("fit tiny.npz --eps 1 --delta 0.05 -o NEW.json", "--delta 0.05 is large"),
         ("fit one.npz --eps 1 -o NEW.json", "Pass --columns client=NAME"),
         ("fit many.npz --method bin --n-bins 100000 -o NEW.json", "--hold-back ret"),

@@ -197,6 +197,33 @@ def test_ledgers_of_earlier_versions_say_what_is_not_recorded(
     assert "Trust model not recorded" in out
 
 
+def test_the_summary_states_the_relations_of_a_site(run, run_json, tmp_path):
+    path = tmp_path / "site.jsonl"
+    shutil.copyfile(FROZEN / "site-ledger.jsonl", path)
+    assert "Neighbouring relation: not recorded." in run("ledger", path, "--summary")[1]
+    n_old = len(PrivacyLedger(path))
+    ledger = PrivacyLedger(path, budget=PrivacyLedger(path).budgets()[-1])
+    for relation in ("zero-out", "any two values"):
+        details = {"noise": "own", "unit": "example", "adjacency": relation}
+        ledger.debit(PureEvent(1e-6), label="answer", details=details)
+    PrivacyLedger(path).verify()
+    out = " ".join(run("ledger", path, "--summary")[1].split())
+    assert (
+        "Neighbouring relation: zero-out (one unit sends zeros instead of its values; "
+        "the number of units is public); any two values (one unit has any two values); "
+        f"not recorded in {n_old} of {n_old + 2} debits."
+    ) in out
+    found = run_json("ledger", path, "--summary")
+    assert found["populations"][0]["adjacency"] == ["zero-out", "any two values"]
+
+
+def test_exact_answers_have_no_neighbouring_relation(run, tmp_path):
+    ledger = PrivacyLedger(tmp_path / "l.jsonl")
+    ledger.note_exact(label="plain", run_id="r")
+    out = run("ledger", tmp_path / "l.jsonl", "--summary")[1]
+    assert "Neighbouring relation: none, because no release has noise." in out
+
+
 def test_results_of_every_saved_kind_are_read(run_json, tmp_path):
     (tmp_path / "l.jsonl").touch()
     for name in ("calibrator-Temp.json", "histogram.json", "calibrator-Auto.json"):

@@ -37,3 +37,39 @@ def test_options_that_have_no_effect_are_errors(fails):
         *words, "--eps", "1", "--model", "local", "--delta", "1e-6"
     )
     assert "'0' is not a whole number" in fails("plan", "--clients", "0", "--rows", "2")
+    # The help that is named is that of the command.
+    assert fails(*words, "--eps", "1", "3").endswith("3 (see `skfedcal plan --help`)")
+
+
+def test_needed_says_which_eps_and_how_many_clients(run, run_json):
+    words = (
+        "plan",
+        "--clients",
+        "40",
+        "--rows",
+        "5",
+        "--methods",
+        "temp",
+        "--fits",
+        "1",
+    )
+    found = run_json(*words, "--eps", "1")
+    least = found["eps_needed"]["temperature"]
+    # A little more asks the clients, a little less does not.
+    for factor, asked in ((1.05, True), (0.95, False)):
+        there = forecast(40, 5, eps=factor * least, methods=["temp"], n_fits=1)
+        assert there.calibrators["FedTemp"].asked is asked
+    for n_clients, asked in ((0, True), (-1, False)):
+        n_clients += found["clients_needed"]["temperature"]
+        there = forecast(n_clients, 5, eps=1.0, methods=["temp"], n_fits=1)
+        assert there.calibrators["FedTemp"].asked is asked
+    # Without eps only the first question has an answer; it is the same.
+    exact = run_json(*words)
+    assert exact["eps_needed"] == found["eps_needed"]
+    assert "clients_needed" not in exact
+    assert "eps_needed" not in run_json(*words, "--eps", "1", "--model", "distributed")
+    out = run(*words, "--eps", "1")[1]
+    assert (
+        f"fit a temperature at all {least:.2g} {found['clients_needed']['temperature']}"
+        in (" ".join(out.split()))
+    )

@@ -44,6 +44,7 @@ def test_a_table_is_printed_and_written(run, run_json, tmp_path):
     [
         (["9"], "PAPER '9' is not known"),
         (["000", "--table", "99"], "table '99' is not known"),
+        (["000", "--figure", "2z"], "figure '2z' is not known"),
         (["000", "-o", "a.md"], "holds one item"),
         (["000", "--table", "8", "-o", "no/a.md"], "there is no folder"),
         (["000", "--table", "8", "-o", "a.xyz"], "the ending '.xyz' is not known"),

@@ -5,6 +5,8 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris, make_classification
@@ -55,6 +57,59 @@ def test_equals_scikit_learn_for_one_client(rows, method, model, ensemble):
         found = here.fit(X, y, sample_weight=weight).predict_proba(test)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
         assert len(here.calibrated_classifiers_) == len(there.calibrated_classifiers_)
+
+
+class Given(ClassifierMixin, BaseEstimator):
+    """A classifier whose probabilities of the second of two classes are the rows."""
+
+    def fit(self, X, y, sample_weight=None):
+        self.classes_, self.n_features_in_ = np.unique(y), 1
+        return self
+
+    def predict_proba(self, X):
+        # As those of naive Bayes they add up to 1 to about 1e-11 only.
+        rest = 1 - X[:, 0]
+        return np.column_stack([np.where(rest < 2e-11, 0.0, rest), X[:, 0]])
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", ["zeros and ones", "nearly one", "unrelated"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_equals_scikit_learn_for_extreme_probabilities(method, kind, weighted):
+    rng = np.random.default_rng(3)
+    values = {
+        "zeros and ones": rng.choice([0.0, 0.3, 1.0], 300),
+        "nearly one": 1 - 10.0 ** -rng.uniform(0, 17, 300),
+        "unrelated": rng.random(300),
+    }[kind]
+    # Where labels are the contrary of the scores, T ends at the upper bound of both.
+    chance = 0.9 - 0.8 * values if kind == "unrelated" else 0.1 + 0.8 * values
+    X, y = values[:, None], (rng.random(300) < chance).astype(int)
+    weight = rng.integers(0, 3, 300).astype(float) if weighted else None
+    there = CalibratedClassifierCV(Given(), method=method, cv=3)
+    expected = there.fit(X, y, sample_weight=weight).predict_proba(X)
+    here = FederatedCalibratedClassifier(Given(), method, cv=3)
+    found = here.fit(X, y, sample_weight=weight).predict_proba(X)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_a_temperature_of_float32_scores_is_the_optimum(rows):
+    # scikit-learn minimises a loss in float32 there and stops 1e-6 to 1e-4 beside it.
+    X, y, _, _ = rows
+    model = LogisticRegression(max_iter=1000).fit(X, y)
+    scores = model.decision_function(X.astype(np.float32)).astype(np.float32)
+    if scores.ndim == 1:
+        scores = np.column_stack([-scores, scores])
+    found = FedTempCalibrator().fit(scores, y).temperature_
+    wide = scores.astype(np.float64)
+
+    def loss(log_beta):
+        logs = log_softmax(np.exp(log_beta) * wide, axis=1)
+        return -logs[np.arange(len(y)), y].mean()
+
+    best = minimize_scalar(loss, bounds=(-10, 10), options={"xatol": 1e-13})
+    assert found == pytest.approx(np.exp(-best.x), rel=1e-6)
 
 
 @by_name

@@ -6,7 +6,7 @@ from sklearn import metrics
 
 import skfedcal
 from skfedcal import PrivacyLedger, federated_report, make_federation
-from skfedcal.evaluation import ClassificationReport
+from skfedcal.evaluation import ClassificationReport, multiclass
 from skfedcal.privacy import CentralDP, DistributedDP, LocalDP
 
 pytestmark = pytest.mark.filterwarnings(
@@ -167,3 +167,58 @@ def test_a_budget_that_is_too_small_for_a_monitor_says_so():
     with pytest.raises(ValueError, match=r"eps=1e-06.*pass a larger budget"):
         monitor.update(clients)
     assert monitor.n_periods_ == 0 and len(monitor.ledger) == 0
+
+
+def parts_of(estimate):
+    names = ("low", "high", "se_sampling", "se_privacy", "design_effect")
+    return [float(estimate), *(getattr(estimate, name) for name in names)]
+
+
+def all_parts(report, n_classes):
+    rows = [report[str(k)] for k in range(n_classes)]
+    columns = ("precision", "recall", "f1-score", "support")
+    found = [parts_of(row[column]) for row in rows for column in columns]
+    return np.array(found), np.array(
+        [[parts_of(cell) for cell in row] for row in report.confusion or []]
+    )
+
+
+# Products of all cells, of all margins, and of the margins of each class.
+@pytest.mark.parametrize("n_classes", [3, 12, 40])
+@pytest.mark.parametrize("population", ["clients", "rows"])
+def test_metrics_of_one_class_need_two_by_two_cells_only(
+    monkeypatch, n_classes, population
+):
+    fed = make_federation(25, 2000, n_classes, random_state=1)
+    clients = [(X, y) for X, y in fed.clients if len(y)]
+    short = federated_report(clients, population=population)
+    assert short["0"]["recall"].population == population
+
+    def with_all_cells(self):
+        return ((self, k) for k in range(len(self.classes_)))
+
+    def one_by_one(self, ci):
+        size = range(len(self.classes_))
+        return [[self._cell(i, j, None, ci) for j in size] for i in size]
+
+    monkeypatch.setattr(multiclass.Predictions, "_by_class", with_all_cells)
+    monkeypatch.setattr(multiclass.Predictions, "_exact_cells", one_by_one)
+    long = federated_report(clients, population=population)
+    for found, expected in zip(
+        all_parts(short, n_classes), all_parts(long, n_classes), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_report_of_many_classes_asks_each_class_once(monkeypatch):
+    fed = make_federation(10, 800, 30, random_state=0)
+    asked = []
+    honest = multiclass.OneQuestion.roc_auc
+
+    def counted(self, **options):
+        asked.append(self)
+        return honest(self, **options)
+
+    monkeypatch.setattr(multiclass.OneQuestion, "roc_auc", counted)
+    federated_report(fed.clients, population="rows")
+    assert len(asked) == 30

@@ -27,6 +27,7 @@ from skfedcal.federation import (
     SitePolicy,
     SiteRows,
 )
+from skfedcal.federation.policy import answer_cost
 from skfedcal.federation.wire import write_request
 from skfedcal.methods.accuracy_temperature.rounds import (
     EceGrid,
@@ -436,6 +437,36 @@ def test_sites_book_seeded_noise_as_a_simulation(model, secure, random_state):
     seeded = random_state is not None
     assert fitted.privacy_.seeded == seeded
     assert modes == {"simulation" if seeded else "secure"}
+    relations = {r["details"]["adjacency"] for own in ledgers for r in own.records()}
+    assert relations == {fitted.privacy_.adjacency} == {"zero-out"}
+
+
+@pytest.mark.parametrize(
+    ("model", "relation"),
+    [
+        (SourceDP(1.0, mode="faithful"), "zero-out"),
+        (LocalDP(1.0, mode="faithful"), "any two values"),
+    ],
+)
+def test_the_ledger_of_a_site_names_the_relation_of_its_cost(model, relation):
+    site = site_with(1)
+    reply, _ = ask(site, make_request(model))
+    assert "refused" not in reply
+    (record,) = site.ledger.records()
+    assert record["details"]["adjacency"] == relation
+    assert record["event"]["eps"] == pytest.approx(1.0)
+
+
+def test_noise_for_a_wider_relation_is_booked_for_the_relation_of_the_site():
+    """Twice the noise, as 'replace' needs it, is half of eps under zero-out."""
+    costs = [
+        answer_cost(
+            make_request(DistributedDP(1.0, mode="faithful", adjacency=name)), 4
+        )
+        for name in ("zero-out", "replace")
+    ]
+    events = [cost.event.eps for cost in costs]
+    assert events[0] == pytest.approx(1.0) and events[1] == pytest.approx(0.5)
 
 
 def test_a_strict_ledger_refuses_seeded_noise_by_name(tmp_path):

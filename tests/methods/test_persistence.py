@@ -73,6 +73,30 @@ def test_feature_names_are_kept(draw, tmp_path):
     assert load(tmp_path / "cal.json").feature_names_in_.tolist() == ["x", "y", "z"]
 
 
+def test_the_client_column_is_kept(draw, tmp_path):
+    rows, labels = draw(60, 3)
+    frame = pd.DataFrame(rows, columns=list("xyz"))
+    named = frame.assign(hospital=np.arange(60) % 4)
+    cal = FedTempCalibrator().fit(named, labels, client_ids="hospital")
+    path = tmp_path / "cal.json"
+    cal.save(path)
+    again = load(path)
+    for given in (named, frame):
+        expected = cal.predict_proba(given)
+        assert again.predict_proba(given).tobytes() == expected.tobytes()
+    content = json.loads(path.read_text())
+    again.save(path)
+    assert json.loads(path.read_text()) == content
+    # Files of earlier versions have no such field, and demand the features alone.
+    path.write_text(json.dumps({**content, "client_column": None}))
+    with pytest.raises(ValueError, match="hospital"):
+        load(path).predict_proba(named)
+    for wrong in (3, ["hospital"], {}, "x"):
+        path.write_text(json.dumps({**content, "client_column": wrong}))
+        with pytest.raises(ValueError, match=r"client_column=.* is not"):
+            load(path)
+
+
 def test_one_column_fits_are_kept(tmp_path):
     d = np.linspace(-2, 2, 20)
     cal = FedTempCalibrator().fit(d, np.arange(20) % 3 > 0)

@@ -40,6 +40,10 @@ def test_items_are_found_by_number_and_part():
     (item,) = find_items("000", tables=["8"])
     assert (item.kind, item.number) == ("table", "8")
     assert item.command == "skfedcal reproduce 000 --table 8"
+    for item in find_items():
+        for part in item.parts:
+            words = {f"{item.kind}s": [f"{item.number}{part}"]}
+            assert find_items(item.paper, **words) == [item]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,19 @@ def test_items_are_found_by_number_and_part():
             "table '77' is not known. The tables of 000",
         ),
         ({"paper": "000", "tables": "8"}, "tables='8': pass a list"),
-        ({"figures": ["77"]}, "figures of all papers are: 000 1, 000 2"),
+        (
+            {"figures": ["77"]},
+            r"figures of all papers are: 000 1 \(a to c\), 000 2 \(a to c\)",
+        ),
+        (
+            {"paper": "000", "figures": ["2z"]},
+            r"figure '2z' is not known.*: 1 \(a to c\), 2 \(a to c\), ",
+        ),
+        ({"paper": "000", "figures": ["2d"]}, "figure '2d' is not known"),
+        ({"paper": "000", "figures": ["11a"]}, "figure '11a' is not known"),
+        ({"paper": "000", "figures": ["2A"]}, "figure '2A' is not known"),
+        ({"paper": "000", "figures": ["2ab"]}, "figure '2ab' is not known"),
+        ({"paper": "000", "tables": ["2a"]}, "table '2a' is not known"),
         (
             {"paper": "leaderboard", "figures": ["1"]},
             "leaderboard are: none",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from skfedcal.contract import BlockSpec
+from skfedcal.privacy import codec
 from skfedcal.privacy.codec import BlockCode, Codec, clip_rows, round_within
 
 ANY_FLOAT = st.one_of(
@@ -335,3 +336,16 @@ def test_limbs_are_within_their_bound():
     code = BlockCode(BlockSpec((4,)))
     far = np.array([[2.0**55, -(2.0**55), 2.0**24 - 2.0**-8, 2.0**-8 - 2.0**-60]])
     assert np.abs(code.encode(far)).max() <= code.largest == 2**32
+
+
+@pytest.mark.parametrize("n_clients", [0, 1, 7, 50])
+@pytest.mark.parametrize("piece", [1, 60, 1 << 14])
+def test_limbs_add_up_to_the_same_in_any_pieces(monkeypatch, n_clients, piece):
+    monkeypatch.setattr(codec, "_PIECE", piece)
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(n_clients, 20)) * 10.0 ** rng.integers(-9, 19, 20)
+    values[::3, 4] = np.inf
+    for clip in (None, 2.0):
+        code = BlockCode(BlockSpec((20,), clip=clip))
+        expected = code.encode(values).sum(axis=0)
+        np.testing.assert_array_equal(code.encode_sum(values), expected)

@@ -22,6 +22,8 @@ from skfedcal.cli._input import (
 )
 from skfedcal.cli._options import (
     add_privacy_options,
+    add_unit_option,
+    central_model,
     check_privacy,
     ledger_facts,
     ledger_text,
@@ -43,6 +45,7 @@ EXAMPLES = """\
 examples:
   skfedcal evaluate model.npz
   skfedcal evaluate model.npz --calibrator cal.json --json
+  skfedcal evaluate hospitals.csv --eps 1 --unit example
   skfedcal evaluate model.npz --eps 1 --ledger spent.jsonl --budget 3 1e-5
 """
 
@@ -83,6 +86,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     privacy = parser.add_argument_group("privacy")
     add_privacy_options(privacy)
+    add_unit_option(privacy)
     privacy.add_argument(
         "--force",
         action="store_true",
@@ -127,7 +131,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
             console.warning(NO_CLIENTS.format(args.file))
         owned = (scores.labels, scores.client)
         given = {name: (proba, *owned) for name, proba in tables.items()}
-        _private(args, given, scores.n_clients, console)
+        _private(args, given, scores.n_clients, len(tables["base"]), console)
 
 
 def _exact(
@@ -172,7 +176,7 @@ def _sharded(args: argparse.Namespace, shards: Any, console: Console) -> None:
         tables[name] = shards.calibrated(calibrator)
     if args.eps is not None:
         given = {name: (found, None, None) for name, found in tables.items()}
-        _private(args, given, len(shards), console)
+        _private(args, given, len(shards), shards.n_rows, console)
         return
     from skfedcal import federated_report
 
@@ -197,13 +201,17 @@ def _sharded(args: argparse.Namespace, shards: Any, console: Console) -> None:
 
 
 def _private(
-    args: argparse.Namespace, tables: dict[str, Any], n_clients: int, console: Console
+    args: argparse.Namespace,
+    tables: dict[str, Any],
+    n_clients: int,
+    n_rows: int,
+    console: Console,
 ) -> None:
     """Estimates from noisy counts; one release for each table of probabilities."""
     from skfedcal.exceptions import BudgetExceededError
 
     if not args.force:
-        _check_worth(args, n_clients)
+        _check_worth(args, n_rows if args.unit == "example" else n_clients)
     ledger = open_ledger(args)
     found: list[dict[str, Any]] = []
     refused = None
@@ -221,24 +229,23 @@ def _private(
         raise refused
 
 
-def _check_worth(args: argparse.Namespace, n_clients: int) -> None:
+def _check_worth(args: argparse.Namespace, n_units: int) -> None:
     """Raise if the intervals are expected to be as wide as what can be; public."""
     from skfedcal.evaluation import expected_error
-    from skfedcal.privacy import CentralDP
 
-    model = CentralDP(args.eps, delta=args.delta)
+    model = central_model(args)
     for key, name in (("accuracy", "accuracy"), ("ECE", "ece")):
         # Twice on each side: an interval over half of what is possible.
-        if (
-            n_clients > 1
-            and float(expected_error(name, n_clients, privacy=model)) < 0.25
-        ):
+        if n_units > 1 and float(expected_error(name, n_units, privacy=model)) < 0.25:
             continue
+        rows = args.unit == "example"
+        unit = ("row" if rows else "client") + "s" * (n_units != 1)
+        more = "" if rows else ", and so would --unit example, which protects one row"
         raise EmptyAnswerError(
-            f"With {n_clients} client{'s' * (n_clients != 1)} and --eps {args.eps:g} "
-            f"the interval of {key} would span half of all values or more. Nothing was "
-            "spent. More clients or a larger eps would help (`skfedcal plan` says how "
-            "much); --force goes on."
+            f"With {n_units} {unit} and --eps {args.eps:g} the interval of {key} would "
+            "span half of all values or more. Nothing was spent. More "
+            f"{unit.removesuffix('s')}s or a larger eps would help{more} (`skfedcal "
+            "plan` says how much); --force goes on."
         )
 
 
@@ -246,7 +253,6 @@ def _estimates(
     args: argparse.Namespace, ledger: Any, rows: Any, labels: Any, owners: Any
 ) -> dict[str, Any]:
     from skfedcal.evaluation import ScoreHistogram
-    from skfedcal.privacy import CentralDP
 
     in_memory = labels is not None
     hist = ScoreHistogram.fit(
@@ -256,8 +262,9 @@ def _estimates(
         kind="top",
         classes=range(rows.shape[1]) if in_memory else None,
         input_type="proba" if in_memory else "logits",
-        privacy=CentralDP(args.eps, delta=args.delta),
-        max_examples_per_client=1,  # as the text below says; a warning would follow
+        privacy=central_model(args),
+        # As the text below says; a warning would follow.
+        max_examples_per_client=None if args.unit == "example" else 1,
         ledger=ledger,
         random_state=args.seed,
     )
@@ -296,17 +303,23 @@ def _show_private(
         f"eps {args.eps:g} (delta {delta:.3g}) was spent "
         + (f"{n_releases} times, once for each table" if n_releases > 1 else "once")
         + (", SIMULATED from a seed: no guarantee" * (args.seed is not None))
-        + ". The privacy\nunit is a client: one row of each client counts."
+        + ". The privacy\nunit is "
+        + (
+            "one row; all rows count."
+            if args.unit == "example"
+            else "a client: one row of each client counts."
+        )
     )
     if vague:
         spent += (
             f"\nNothing was learned about {', '.join(vague)}: there are too few "
-            "clients for this eps."
+            f"{'rows' if args.unit == 'example' else 'clients'} for this eps."
         )
     data: dict[str, Any] = {
         "private": True,
         "eps": args.eps,
         "delta": delta,
+        "unit": args.unit or "client",
         "releases": n_releases,
         "simulated": args.seed is not None,
         "scores": found,

@@ -27,6 +27,8 @@ from skfedcal.cli._input import (
 from skfedcal.cli._options import (
     METHODS,
     add_privacy_options,
+    add_unit_option,
+    central_model,
     check_privacy,
     ledger_facts,
     ledger_text,
@@ -46,6 +48,7 @@ examples:
   skfedcal fit model.npz -o cal.json
   skfedcal fit model.npz --method temp --eps 1 -o cal.json
   skfedcal fit model.npz --method bin --n-bins 10 -o cal.json
+  skfedcal fit hospitals.csv --eps 1 --unit example -o cal.json
   skfedcal fit 'part-*.npz' --eps 1 --workers 4 -o cal.json
   skfedcal fit model.npz --eps 1 --ledger spent.jsonl --budget 3 1e-5 -o cal.json
 """
@@ -110,7 +113,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="without --eps, compare the map with the input on a fifth of the rows, "
         "and return the input where that is better (default: with auto only)",
     )
-    add_privacy_options(parser.add_argument_group("privacy"))
+    privacy = parser.add_argument_group("privacy")
+    add_privacy_options(privacy)
+    add_unit_option(privacy)
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
@@ -150,8 +155,7 @@ def _make_calibrator(args: argparse.Namespace, classes: Any) -> Any:
     return METHODS[args.method].load()(
         **method_options(args),
         **hold_back,
-        eps=args.eps,
-        delta=args.delta,
+        privacy=central_model(args),
         ledger=open_ledger(args),
         classes=classes,
         random_state=args.seed,

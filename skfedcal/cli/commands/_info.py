@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 from skfedcal._table import text_pairs, text_table
 from skfedcal._version import __version__
 from skfedcal.cli._command import Command
-from skfedcal.cli._input import FILE_FORMS, add_columns, check_file, read_federation
+from skfedcal.cli._input import (
+    CALIBRATOR,
+    FILE_FORMS,
+    add_columns,
+    check_file,
+    check_input,
+    load_calibrator,
+    read_federation,
+)
 from skfedcal.cli._options import METHODS
 
 if TYPE_CHECKING:
@@ -21,12 +29,14 @@ if TYPE_CHECKING:
 DESCRIPTION = f"""\
 Print versions, extras and methods; with FILE, what that file holds.
 
-{FILE_FORMS}"""
+{FILE_FORMS}  .json     {CALIBRATOR}
+"""
 
 EXAMPLES = """\
 examples:
   skfedcal info
   skfedcal info model.npz --json
+  skfedcal info cal.json
 """
 
 # Packages of the base install, and what each extra adds.
@@ -56,12 +66,31 @@ def run(args: argparse.Namespace, console: Console) -> None:
         data = _installed()
         console.result(_installed_text(data), data)
         return
+    if args.file.endswith(".json"):
+        check_input(args.file, CALIBRATOR)
+        data = _calibrator(args.file)
+        console.result(text_pairs([(k, str(v)) for k, v in data.items()]), data)
+        return
     check_file(args)
     federation = read_federation(args, console)
     data = {"file": args.file, "test": describe(federation), "val": None}
     if federation.val is not None:
         data["val"] = describe(federation.val)
     console.result(_file_text(data), data)
+
+
+def _calibrator(path: str) -> dict[str, Any]:
+    """Return what a saved calibrator says, as JSON values."""
+    found = load_calibrator(path)
+    return {
+        "file": path,
+        "calibrator": type(found).__name__,
+        "classes": found.classes_.tolist(),
+        "clients": found.n_clients_,
+        "rounds": found.n_rounds_,
+        "input unchanged": not found.improves_,
+        "privacy": " ".join(str(found.privacy_).split()),
+    }
 
 
 def _installed() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from skfedcal.cli._command import (
     in_flags,
     positive_count,
 )
+from skfedcal.cli._options import add_unit_option
 from skfedcal.cli.commands._comparison import NAMES
 
 if TYPE_CHECKING:
@@ -26,16 +27,22 @@ count. Intervals are those of `federated_report` for the counts that are expecte
 synthetic model; gains are those of fits to synthetic clients. The last line is advice.
 
 A share of the gain is relative to the largest possible decrease of the log loss; below
-0 a fit does more harm than good.
+0 a fit does more harm than good. The table "needed" has the smallest eps for these
+clients, and the smallest number of clients for this eps.
 """
 
 EXAMPLES = """\
 examples:
+  skfedcal plan --clients 12 --rows 300
   skfedcal plan --clients 3 --rows 500 --eps 1
   skfedcal plan --clients 3 --rows 500 --eps 1 --unit example
   skfedcal plan --clients 10000 --rows 1 --classes 10 --eps 1 --model distributed
   skfedcal plan --clients 16 --rows 200 --json
 """
+
+LEGEND = """\
+e.g.: value of the synthetic model. width: of the interval, for clients that are alike;
+if yours differ, it is wider. se: standard error by sampling and by noise."""
 
 # Those of `forecast`.
 RANGES = {
@@ -87,11 +94,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="D",
         help="probability that the bound fails (default: min(1e-5, 1 / (10 clients)))",
     )
-    group.add_argument(
-        "--unit",
-        choices=("client", "example"),
-        help="what is protected: a whole client (default) or one row",
-    )
+    add_unit_option(group)
     group.add_argument(
         "--model",
         choices=MODELS,
@@ -119,7 +122,53 @@ def run(args: argparse.Namespace, console: Console) -> None:
         methods=args.methods or METHODS,
         n_fits=args.fits,
     )
-    console.result(in_flags(str(found)), found.to_dict())
+    needed = _needed(args)
+    tables, advice = str(found).rsplit("\n\n", 1)
+    parts = [tables, *_needed_text(args, needed), LEGEND, in_flags(advice)]
+    console.result("\n\n".join(parts), found.to_dict() | needed)
+
+
+def _needed(args: argparse.Namespace) -> dict[str, Any]:
+    """Smallest eps, and with one the smallest number of clients; central noise only."""
+    if args.model != "central":
+        return {}
+    from skfedcal.experiments.forecasting import clients_needed, eps_needed
+    from skfedcal.privacy import CentralDP
+
+    model = CentralDP(args.eps or 1.0, delta=args.delta, unit=args.unit or "client")
+    found = {"eps_needed": eps_needed(args.clients, args.rows, args.classes, model)}
+    if args.eps is None:
+        return found
+    return found | {"clients_needed": clients_needed(args.rows, args.classes, model)}
+
+
+def _needed_text(args: argparse.Namespace, needed: dict[str, Any]) -> list[str]:
+    """Table of what is needed; none for noise that is not central."""
+    if not needed:
+        return []
+    from skfedcal._table import text_table
+    from skfedcal.experiments.forecasting import HALF_WIDTH, SMALLEST_EPS
+
+    aims = {
+        "temperature": "fit a temperature at all",
+        "shape": "fit biases and shape",
+        "accuracy": f"know the accuracy to +-{HALF_WIDTH:g}",
+        "ece": f"know the ECE to +-{HALF_WIDTH:g}",
+    }
+    plural = "s" * (args.clients != 1)
+    header = ["needed to", f"eps, {args.clients:,} client{plural}"]
+    rows = []
+    for name, eps in needed["eps_needed"].items():
+        text = "more than 50" if eps is None else f"{eps:.2g}"
+        if name in ("accuracy", "ece") and eps == SMALLEST_EPS:
+            text += " or less"
+        row = [aims[name], text]
+        if "clients_needed" in needed:
+            row.append(f"{needed['clients_needed'][name]:,}")
+        rows.append(row)
+    if "clients_needed" in needed:
+        header.append(f"clients, eps {args.eps:g}")
+    return [text_table(header, rows)]
 
 
 def _model(args: argparse.Namespace) -> Any:

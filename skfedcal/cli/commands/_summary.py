@@ -833,24 +833,28 @@ def _accounts(data: dict[str, Any]) -> list[Part]:
     ]
     if not rows:
         return ["Nothing was debited: no eps is spent."]
-    relations = dict.fromkeys(
-        name for account in data["populations"] for name in account["adjacency"]
-    )
-    text = "; ".join(
-        f"{name} ({ADJACENCY[name]})" if name in ADJACENCY else name
-        for name in relations
-    )
-    parts: list[Part] = [
-        Table(header, rows),
-        f"Neighbouring relation: {text or UNKNOWN}.",
-        CONVERSION,
-    ]
+    parts: list[Part] = [Table(header, rows), _relations(data), CONVERSION]
     if any(account["simulated"] for account in data["populations"]):
         parts.append(
             "Simulated debits are charged to the account as well. They protect nobody, "
             "so that eps is a guarantee only for releases with real noise."
         )
     return parts
+
+
+def _relations(data: dict[str, Any]) -> str:
+    """Return the neighbouring relations of the debits, and how many have none."""
+    paid = [r["adjacency"] for r in data["releases"] if r["mode"] != "exact"]
+    if not paid:
+        return "Neighbouring relation: none, because no release has noise."
+    known = _distinct(paid)
+    texts = [
+        f"{name} ({ADJACENCY[name]})" if name in ADJACENCY else name for name in known
+    ]
+    if missing := paid.count(None):
+        where = f" in {missing} of {len(paid)} debits" if known else ""
+        texts.append(f"{UNKNOWN}{where}")
+    return f"Neighbouring relation: {'; '.join(texts)}."
 
 
 def _parties(data: dict[str, Any]) -> list[Part]:

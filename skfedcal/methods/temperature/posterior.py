@@ -6,13 +6,16 @@ optimum ``x*``, curvature ``h`` and bend ``a``, the mean log loss is modelled as
 curvature of its summed loss over ``bound + clip n``, cut to length 1. The rows of a
 usual client are unknown, and the cut is a part of the model.
 
-The flow is `start`, then for each release `add_release` and `next_point`, at last
-`best_action`. Everything is a function of released numbers and public constants.
+The flow is `start`, then for each release `add_release`, `marginal` and of this
+`next_point` and `best_action`. Everything is a function of released numbers and public
+constants.
 """
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+from functools import cache
 from math import exp, pi, sqrt
 from typing import NamedTuple
 
@@ -52,10 +55,21 @@ _LEAST_CLIP = 1e-12
 _STEP = 0.04
 _GRID = _STEP * np.arange(-65, 26)
 _BENDS = np.array([-0.6, 1.0])
-_AXES = (_GRID, np.geomspace(0.06, 1.6, 7), _BENDS, np.array([1, 4, 16, 64, 400.0]))
-# One axis each, which broadcast to all cells.
-_OPTIMUM, _H, _A, _ROWS = np.meshgrid(*_AXES, indexing="ij", sparse=True)
-_SHAPE = np.broadcast_shapes(*(np.shape(a) for a in (_OPTIMUM, _H, _A, _ROWS)))
+_AXES = (np.geomspace(0.06, 1.6, 7), _BENDS, np.array([1, 4, 16, 64, 400.0]), _GRID)
+# One axis each, which broadcast to all cells. The longest is the last: loops of numpy
+# over broadcast arrays are as long as the last axis.
+_H, _A, _ROWS, _OPTIMUM = np.meshgrid(*_AXES, indexing="ij", sparse=True)
+_SHAPE = np.broadcast_shapes(*(np.shape(a) for a in (_H, _A, _ROWS, _OPTIMUM)))
+
+
+class _Kept(threading.local):
+    """Memory of a thread for `add_release`: fresh pages cost more than the sums."""
+
+    def __init__(self) -> None:
+        self.cells = np.empty((11, *_SHAPE))
+
+
+_kept = _Kept()
 
 
 class Action(NamedTuple):
@@ -77,13 +91,18 @@ def sum_bound(noise: float) -> float:
     noise: Standard deviation of the noise in a released mean over clients.
     """
     ratio = max(noise, 1e-9) / _ROW_NOISE
-    return _ROW_SLOPE * float(np.clip(ratio**_ROW_POWER, *_ROW_RANGE))
+    return _ROW_SLOPE * _clip(ratio**_ROW_POWER, *_ROW_RANGE)
 
 
 def mean_clip(noise: float, sd: float) -> float:
     """Bound on the mean slope of a client of many rows, for a posterior of width sd."""
-    ratio = float(np.clip(noise / _CLIP_NOISE, *_CLIP_NOISE_RANGE))
-    return float(np.clip((_CLIP_BASE + _CLIP_WIDTH * sd) / sqrt(ratio), *_CLIP_RANGE))
+    ratio = _clip(noise / _CLIP_NOISE, *_CLIP_NOISE_RANGE)
+    return _clip((_CLIP_BASE + _CLIP_WIDTH * sd) / sqrt(ratio), *_CLIP_RANGE)
+
+
+def _clip(number: float, low: float, high: float) -> float:
+    """Clip a single number, in a tenth of the time of `numpy.clip`."""
+    return min(max(float(number), low), high)
 
 
 def start() -> Array:
@@ -116,45 +135,75 @@ def add_release(
     growth = np.exp(np.clip(_A * away, -20, 20))
     scale = _ROWS / (bound + clip * _ROWS)
     unit = _H * scale
-    slope = unit * ((growth - 1) / _A)
-    curvature = np.minimum(unit * (growth * (clip / CURVATURE_UNIT)), 1.0)
-    mean, inside = _clipped_mean(slope, scale * np.sqrt(_SPREAD**2 + _H / _ROWS))
+    work = _kept.cells
+    slope, curvature, distance = work[:3]
+    np.multiply(unit, (growth - 1) / _A, out=slope)
+    np.multiply(unit, growth * (clip / CURVATURE_UNIT), out=curvature)
+    np.minimum(curvature, 1.0, out=curvature)
+    sd = scale * np.sqrt(_SPREAD**2 + _H / _ROWS)
+    mean, variance = _clipped_mean(slope, sd, work[3:])
     error = _MODEL**2 + (_TILT * away) ** 2 + (_BEND * away**2) ** 2
-    variance = (unit * inside) ** 2 * error
+    variance *= unit
+    variance *= variance
+    variance *= error
     variance += noise**2 + unit * scale / (_ROWS * n_clients)
-    variance += (_CUT * (np.clip(slope, -1, 1) - mean)) ** 2
+    np.clip(slope, -1, 1, out=slope)
+    slope -= mean
+    slope *= _CUT
+    slope *= slope
+    variance += slope
+    out: Array = release[0] - mean
+    out *= out
+    out /= variance
+    np.subtract(release[1], curvature, out=distance)
+    distance *= distance
+    curvature *= _CURVATURE
+    curvature *= curvature
     # A curvature of exactly 0 is certain without noise; rounding is not.
-    curvature_variance = (_CURVATURE * curvature) ** 2 + (noise**2 + 1e-18)
-    out: Array = (release[0] - mean) ** 2 / variance
-    out += (release[1] - curvature) ** 2 / curvature_variance
-    out += np.log(variance * curvature_variance)
-    return log_like - 0.5 * out
+    curvature += noise**2 + 1e-18
+    distance /= curvature
+    out += distance
+    variance *= curvature
+    out += np.log(variance, out=variance)
+    out *= -0.5
+    out += log_like
+    return out
 
 
-def next_point(log_like: Array) -> tuple[float, float]:
+def marginal(log_like: Array) -> Array:
+    """Weight of curvature, bend and optimum in a likelihood, up to a factor."""
+    cells = np.subtract(log_like, log_like.max(), out=_kept.cells[0])
+    weight: Array = np.exp(cells, out=cells).sum(axis=2)
+    return weight
+
+
+def next_point(weight: Array) -> tuple[float, float]:
     """Where to ask next, and the posterior standard deviation of the optimum.
 
     The prior is broad, so that questions go where the optimum may be.
+
+    weight: `marginal` of all releases.
     """
-    return _moments(_posterior(log_like, _path_prior(_GRID)).sum(axis=(1, 2, 3)))
+    return _moments(weight.sum(axis=(0, 1)) * _PATH_PRIOR)
 
 
-def best_action(log_like: Array, spike: float) -> Action:
+def best_action(weight: Array, spike: float) -> Action:
     """Point of least expected loss, under a prior with a spike at ``T = 1``.
 
-    log_like: Log-likelihood of all releases.
+    weight: `marginal` of all releases.
     spike: Prior probability that the model is calibrated already, see `spike_weight`.
     """
-    cells = _posterior(log_like, _final_prior(_GRID, spike)).sum(axis=3)
-    # Curvature-weighted probability of each optimum and bend.
-    weight = (cells * _H[..., 0]).sum(axis=1)
+    prior = _final_prior(spike)
+    optimum = weight.sum(axis=(0, 1)) * prior
+    # Curvature-weighted probability of each bend and optimum.
+    weight = (weight * _H[:, 0]).sum(axis=0) * (prior / optimum.sum())
     losses = _LOSSES @ weight.ravel()
-    i = int(np.clip(losses.argmin(), 1, len(_GRID) - 2))
-    left, middle, right = losses[i - 1 : i + 2]
+    i = min(max(int(losses.argmin()), 1), len(_GRID) - 2)
+    left, middle, right = losses[i - 1 : i + 2].tolist()
     turn = 0.5 * (left - right) / max(left - 2 * middle + right, 1e-300)
-    best = float(_GRID[i] + _STEP * np.clip(turn, -0.5, 0.5))
-    gain = float(((_loss(-_GRID) - _loss(best - _GRID)) * weight).sum())
-    _, sd = _moments(cells.sum(axis=(1, 2)))
+    best = float(_GRID[i]) + _STEP * _clip(turn, -0.5, 0.5)
+    gain = float(((_LOSS_AT_ONE - _loss(best - _GRID)) * weight).sum())
+    _, sd = _moments(optimum)
     return Action(best, gain, sd) if gain > 0 else Action(0.0, 0.0, sd)
 
 
@@ -167,24 +216,51 @@ def spike_weight(signal: float) -> float:
     return next(strict, _SPIKE)
 
 
-def _clipped_mean(mean: Array, sd: Array) -> tuple[Array, Array]:
-    """Mean of a normal number cut to [-1, 1], and the probability that it is inside."""
-    upper, lower = (1 - mean) / sd, (-1 - mean) / sd
-    above, at_upper = _normal_tail(upper)
-    below, at_lower = _normal_tail(-lower)
-    inside = 1 - above - below
-    return mean * inside + sd * (at_lower - at_upper) + above - below, inside
+def _clipped_mean(mean: Array, sd: Array, work: Array) -> tuple[Array, Array]:
+    """Mean of a normal number cut to [-1, 1], and the probability that it is inside.
+
+    work of shape (8, *mean.shape): Memory, of which the result is a part.
+    """
+    # Both ends in one array: distance from the mean, outwards.
+    ends = work[:2]
+    np.subtract(1, mean, out=ends[0])
+    np.add(1, mean, out=ends[1])
+    ends /= sd
+    (above, below), (at_upper, found) = _normal_tail(
+        ends, work[2:].reshape(3, *ends.shape)
+    )
+    inside = np.subtract(1, above, out=ends[0])
+    inside -= below
+    found -= at_upper
+    found *= sd
+    found += np.multiply(mean, inside, out=at_upper)
+    found += above
+    found -= below
+    return found, inside
 
 
-def _normal_tail(values: Array) -> tuple[Array, Array]:
-    """Probability above, to 8e-8, and density of a normal number; numpy has neither."""
+def _normal_tail(values: Array, work: Array) -> tuple[Array, Array]:
+    """Probability above, to 8e-8, and density of a normal number; numpy has neither.
+
+    work of shape (3, *values.shape): Memory, of which the result is a part.
+    """
     # Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.17.
-    size = np.minimum(np.abs(values), 30.0)
-    density = np.exp(-0.5 * size**2) * (1 / sqrt(2 * pi))
-    t = 1 / (1 + 0.2316419 * size)
-    tail = 1.781477937 + t * (-1.821255978 + t * 1.330274429)
-    tail = density * (t * (0.31938153 + t * (-0.356563782 + t * tail)))
-    return np.where(values > 0, tail, 1 - tail), density
+    density, t, tail = work
+    np.minimum(np.abs(values, out=density), 30.0, out=density)
+    np.multiply(density, 0.2316419, out=t)
+    t += 1
+    np.divide(1, t, out=t)
+    density *= density
+    density *= -0.5
+    np.exp(density, out=density)
+    density *= 1 / sqrt(2 * pi)
+    np.multiply(t, 1.330274429, out=tail)
+    for factor in (-1.821255978, 1.781477937, -0.356563782, 0.31938153):
+        tail += factor
+        tail *= t
+    tail *= density
+    np.subtract(1, tail, out=tail, where=values <= 0)
+    return tail, density
 
 
 def _density(x: Array, mean: float, sd: float) -> Array:
@@ -197,21 +273,17 @@ def _path_prior(x: Array) -> Array:
     return 0.2 * _density(x, 0.0, 0.05) + slab + 1e-12
 
 
-def _final_prior(x: Array, spike: float) -> Array:
+@cache
+def _final_prior(spike: float) -> Array:
+    """Prior of the optimum on the grid, for one of the few weights of the spike."""
     # Mean and spread of the optima of 21 public files, and a wide part around 0.
-    slab = 0.5 * _density(x, -0.4, 0.3) + 0.5 * _density(x, 0.0, 0.6)
-    return spike * _density(x, 0.0, 0.05) + (1 - spike) * slab + 1e-12
-
-
-def _posterior(log_like: Array, prior: Array) -> Array:
-    """Probability of each cell, from the prior of the optimum."""
-    cells = np.exp(log_like - log_like.max()) * prior[:, None, None, None]
-    out: Array = cells / cells.sum()
-    return out
+    slab = 0.5 * _density(_GRID, -0.4, 0.3) + 0.5 * _density(_GRID, 0.0, 0.6)
+    return spike * _density(_GRID, 0.0, 0.05) + (1 - spike) * slab + 1e-12
 
 
 def _moments(weight: Array) -> tuple[float, float]:
-    """Mean and standard deviation of a distribution over the grid."""
+    """Mean and standard deviation of weights on the grid."""
+    weight = weight / weight.sum()
     # No BLAS: last bits of the next point would differ between processors.
     mean = float((_GRID * weight).sum())
     return mean, sqrt(max(float(((_GRID - mean) ** 2 * weight).sum()), 1e-8))
@@ -219,13 +291,15 @@ def _moments(weight: Array) -> tuple[float, float]:
 
 def _loss(away: Array) -> Array:
     """Loss above that of the optimum, over its curvature, for each bend."""
-    away = away[..., None]
-    out: Array = (np.expm1(_BENDS * away) / _BENDS - away) / _BENDS
+    away, bends = away[..., None, :], _BENDS[:, None]
+    out: Array = (np.expm1(bends * away) / bends - away) / bends
     return out
 
 
-# By action, and by optimum and bend.
+_PATH_PRIOR = _path_prior(_GRID)
+# By action, and by bend and optimum; the loss of the action T = 1.
 _LOSSES = _loss(_GRID[:, None] - _GRID).reshape(len(_GRID), -1)
+_LOSS_AT_ONE = _loss(-_GRID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,11 +410,12 @@ class TemperaturePosterior:
             noise=noise,
             n_clients=n_clients,
         )
-        point, sd = next_point(log_like)
+        weight = marginal(log_like)
+        point, sd = next_point(weight)
         clip, bound = self._clips(noise, sd)
         precision = state.precision + max(noise, 1e-9) ** -2
         spike = spike_weight(sqrt(precision))
-        best = best_action(log_like, spike)
+        best = best_action(weight, spike)
         return PosteriorState(
             point,
             clip,

@@ -26,7 +26,11 @@ from skfedcal.contract import (
     server_field,
 )
 from skfedcal.methods.graph import Value
-from skfedcal.methods.temperature.moments import LOG_BOUND, derivative_sums
+from skfedcal.methods.temperature.moments import derivative_sums
+
+# Exact T lies in [exp(-10), exp(10)], the bounds of scikit-learn: where predictions say
+# nothing about the labels, both end at the upper one.
+NEWTON_BOUND = 10.0
 
 # One row in 8 brings the start close; a sample of fewer rows than this is skipped.
 _SAMPLE = 8
@@ -62,8 +66,8 @@ class TemperatureState:
     """
 
     beta: float = 1.0
-    low: float = -LOG_BOUND
-    high: float = LOG_BOUND
+    low: float = -NEWTON_BOUND
+    high: float = NEWTON_BOUND
     stage: int = _SAMPLE
     stage_rounds: int = 0
     precise: bool = False
@@ -77,7 +81,7 @@ class TemperatureState:
     @property
     def bounded(self) -> bool:
         """Whether the loss is flat, or falls beyond a bound."""
-        return self.flat or abs(log(self.beta)) > LOG_BOUND - 1e-6
+        return self.flat or abs(log(self.beta)) > NEWTON_BOUND - 1e-6
 
     @property
     def converged(self) -> bool:
@@ -164,7 +168,7 @@ class TemperatureNewton:
         if state.stage == 1 or far:
             return moved
         # Bracket and error belong to the sample: start anew with all rows.
-        bound = LOG_BOUND - 1.0
+        bound = NEWTON_BOUND - 1.0
         beta = min(max(moved.beta, exp(-bound)), exp(bound))
         return TemperatureState(beta, stage=1, precise=precise)
 
@@ -198,7 +202,7 @@ def newton_step(
     if not low < target < high:
         end = low if slope > 0 else high
         error = np.inf
-        if abs(end) < LOG_BOUND:
+        if abs(end) < NEWTON_BOUND:
             target = (low + high) / 2
         elif abs(end - here) < 1e-9:
             # At the bound the slope still points outward: nothing more to gain.

@@ -1,5 +1,7 @@
 """Private temperature: the model by hand, then what it promises to users."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -47,7 +49,7 @@ def asked(x=0.0, clip=0.5, bound=4.0):
 
 def test_tails_of_a_normal_number_are_those_of_scipy():
     x = np.linspace(-9, 9, 1001)
-    tail, density = posterior._normal_tail(x)
+    tail, density = posterior._normal_tail(x, np.empty((3, len(x))))
     np.testing.assert_allclose(tail, stats.norm.sf(x), atol=1e-7)
     np.testing.assert_allclose(density, stats.norm.pdf(x))
 
@@ -55,7 +57,8 @@ def test_tails_of_a_normal_number_are_those_of_scipy():
 @pytest.mark.parametrize("mean", [-3.0, -0.4, 0.0, 0.9, 5.0])
 @pytest.mark.parametrize("sd", [0.05, 0.7, 4.0])
 def test_the_mean_of_a_clipped_normal_number_is_its_integral(mean, sd):
-    found, inside = posterior._clipped_mean(np.array([mean]), np.array([sd]))
+    given = np.array([mean]), np.array([sd]), np.empty((8, 1))
+    found, inside = posterior._clipped_mean(*given)
     law = stats.norm(mean, sd)
     middle, _ = quad(lambda u: u * law.pdf(u), -1, 1, points=[np.clip(mean, -1, 1)])
     assert found[0] == pytest.approx(middle + law.sf(1) - law.cdf(-1), abs=1e-6)
@@ -63,8 +66,8 @@ def test_the_mean_of_a_clipped_normal_number_is_its_integral(mean, sd):
 
 
 def test_a_release_by_hand_in_one_cell():
-    grid, curvatures, bends, sizes = posterior._AXES
-    i, j, k, m = 50, 3, 1, 2
+    curvatures, bends, sizes, grid = posterior._AXES
+    j, k, m, i = 3, 1, 2, 50
     optimum, h, a, n = grid[i], curvatures[j], bends[k], sizes[m]
     x, c, bound, s, n_clients = -0.2, 0.1, 5.0, 0.04, 30
     release = np.array([0.2, 0.01])
@@ -84,7 +87,7 @@ def test_a_release_by_hand_in_one_cell():
     after = posterior.add_release(
         before, release, point=x, clip=c, bound=bound, noise=s, n_clients=n_clients
     )
-    gained = (after - before)[i, j, k, m]
+    gained = (after - before)[j, k, m, i]
     assert gained == pytest.approx(expected + np.log(2 * np.pi), abs=1e-5)
 
 
@@ -102,11 +105,11 @@ def test_the_action_has_the_least_expected_loss_and_never_a_negative_gain(seed):
             noise=rng.choice([1e-4, 0.03, 1.0]),
             n_clients=int(rng.integers(1, 1000)),
         )
-    found = posterior.best_action(log_like, 0.8)
+    found = posterior.best_action(posterior.marginal(log_like), 0.8)
     assert found.gain >= 0 and np.isfinite(found.sd)
     # By sums over all cells, on a grid of actions.
-    prior = posterior._final_prior(posterior._GRID, 0.8)
-    cells = np.exp(log_like - log_like.max()) * prior.reshape(-1, 1, 1, 1)
+    prior = posterior._final_prior(0.8)
+    cells = np.exp(log_like - log_like.max()) * prior
     optimum, h, a = posterior._OPTIMUM, posterior._H, posterior._A
     actions = np.linspace(-2.6, 1.0, 181)
     expected = []
@@ -116,6 +119,19 @@ def test_the_action_has_the_least_expected_loss_and_never_a_negative_gain(seed):
         expected.append((losses * cells).sum() / cells.sum())
     at_one = np.interp(0.0, actions, expected)
     assert at_one - min(expected) == pytest.approx(found.gain, abs=2e-4)
+
+
+def test_a_likelihood_is_not_changed_by_later_releases_or_by_other_threads():
+    given = {"clip": 0.1, "bound": 4.0, "noise": 0.05, "n_clients": 20}
+
+    def likelihood(i):
+        release = np.array([0.1 * i, 0.02])
+        return posterior.add_release(posterior.start(), release, point=-0.1, **given)
+
+    alone = [likelihood(i).copy() for i in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(likelihood, [*range(8)] * 5))
+    assert all(np.array_equal(alone[i % 8], x) for i, x in enumerate(together))
 
 
 def test_the_weight_of_the_spike_and_the_clips_follow_public_rules():

@@ -12,8 +12,9 @@ from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import Sums
 from skfedcal.methods.held_back import fit_here
 from skfedcal.methods.temperature import rounds
-from skfedcal.methods.temperature.moments import LOG_BOUND, hash_sample
+from skfedcal.methods.temperature.moments import hash_sample
 from skfedcal.methods.temperature.rounds import (
+    NEWTON_BOUND,
     TemperatureAverage,
     TemperatureGrid,
     TemperatureNewton,
@@ -188,9 +189,9 @@ def test_newton_never_leaves_its_bracket(draw):
             state, _ = run(
                 TemperatureNewton(), pack([(sign * scale * rows, labels)], 3)
             )
-            assert abs(np.log(state.beta)) <= LOG_BOUND + 1e-12
+            assert abs(np.log(state.beta)) <= NEWTON_BOUND + 1e-12
             if not state.converged:
-                assert state.flat or abs(np.log(state.beta)) > LOG_BOUND - 1e-6
+                assert state.flat or abs(np.log(state.beta)) > NEWTON_BOUND - 1e-6
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
