@@ -181,8 +181,11 @@ class Deployment:
         shutil.copy(self.operator / "ca.crt", folder)
         return folder
 
-    def set_up(self, min_clients=3, live=False, operator=False):
-        """Everything up to the SuperNodes, or to live sites in place of them."""
+    def set_up(self, min_clients=3, live=False, operator=False, noise="none"):
+        """Everything up to the SuperNodes, or to live sites in place of them.
+
+        The guide asks for noise; exact sums can be compared to the last bit.
+        """
         self.sh("certificates", self.operator)
         if live:
             self.sh("live-secret", self.operator)
@@ -218,8 +221,13 @@ class Deployment:
             self.sh("site", folder, SITE=name, DATA=data)
             file = folder / "site.toml"
             text = file.read_text()
-            assert "min-clients = 3\n" in text
-            file.write_text(text.replace("clients = 3\n", f"clients = {min_clients}\n"))
+            for old, new in (
+                ("min-clients = 3\n", f"min-clients = {min_clients}\n"),
+                ('noise = "central" ', f'noise = "{noise}" '),
+            ):
+                assert old in text
+                text = text.replace(old, new)
+            file.write_text(text)
             if live:
                 self.sh("live-site", folder)
                 self.nodes[name] = self.start("live-start", folder)
@@ -543,7 +551,7 @@ def test_a_signed_result_by_the_guide(tmp_path, monkeypatch):
     clients = dict(zip(SITES, fed.clients, strict=True))
     out = tmp_path / "operator"
     with Deployment(tmp_path, clients) as dep:
-        dep.set_up(live=True, operator=True)
+        dep.set_up(live=True, operator=True, noise="central")
         for name in ("HOST", "PORT"):
             monkeypatch.setenv(name, dep.shared[name])
         monkeypatch.chdir(out)

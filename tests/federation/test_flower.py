@@ -523,7 +523,7 @@ def test_the_site_file_of_the_guide_is_read(configs, tmp_path):
         site_from_config({"site-config": str(tmp_path / "site.toml")})
     (tmp_path / "ledger.jsonl").touch()
     site = site_from_config({"site-config": str(tmp_path / "site.toml")})
-    assert site.policy.classes == ("0", "1", "2") and site.policy.noise == "none"
+    assert site.policy.classes == ("0", "1", "2") and site.policy.noise == "central"
 
 
 def test_rows_are_not_loaded_for_messages_that_do_not_need_them(configs):

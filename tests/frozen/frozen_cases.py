@@ -20,6 +20,7 @@ from skfedcal.federation import (
     SitePolicy,
     SiteRows,
 )
+from skfedcal.methods import registry
 from skfedcal.methods.score_curves.rounds import ScoreCounts
 
 NAMES = [f"site-{i}" for i in range(6)]
@@ -355,7 +356,8 @@ def engine_cases(long):
 
 def remote(clients, groups=None):
     """The same clients as sites behind messages, with aggregators if asked to."""
-    policy = SitePolicy(allow_plain=True)
+    # Sums that list single rows are answered only by a policy that names them.
+    policy = SitePolicy(methods=tuple(registry.algorithms()), allow_plain=True)
     sites = {n: Site(n, SiteRows(*rows), policy=policy) for n, rows in clients.items()}
     transport = InProcessTransport(sites)
     if groups is not None:

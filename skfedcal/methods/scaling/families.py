@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import e, log
+from math import e, expm1, log
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -75,7 +75,7 @@ def canonical(logits: Array, beta: float = 1.0, ranked: bool = False) -> Canonic
     gaps: Array = np.empty((0, 0))
     if ranked:
         # From the distances to the maximum: the mean may swallow a small difference.
-        ranks = np.argsort(-below, axis=0, kind="stable")
+        ranks = _ranks(below)
         ordered = np.take_along_axis(np.maximum(below, -MAX_SPAN), ranks, axis=0)
         gaps = np.zeros_like(ordered)
         np.subtract(ordered[:-1], ordered[1:], out=gaps[:-1])
@@ -87,6 +87,18 @@ def canonical(logits: Array, beta: float = 1.0, ranked: bool = False) -> Canonic
     below[masked] = 0.0
     below *= beta
     return CanonicalRows(below, masked if any_masked else None, ranks, gaps)
+
+
+def _ranks(values: Array) -> Array:
+    """Classes of each row from the largest value down, ties in column order."""
+    down = -values
+    # Several times faster than a stable order, and the same where no two are equal.
+    out: Array = np.argsort(down, axis=0)
+    ordered = np.take_along_axis(down, out, axis=0)
+    ties = np.flatnonzero((~(ordered[1:] > ordered[:-1])).any(axis=0))
+    if ties.size:
+        out[:, ties] = np.argsort(down[:, ties], axis=0, kind="stable")
+    return out
 
 
 def labelled(block: Block, beta: float, ranked: bool) -> LabelledRows:
@@ -110,6 +122,9 @@ def sum_classes(values: Array) -> Array:
 
 # Where the softplus underflows two classes would be tied.
 SMALLEST_SLOPE = 1e-6
+
+# softplus(_FLOORED) = SMALLEST_SLOPE.
+_FLOORED = log(expm1(SMALLEST_SLOPE))
 
 # softplus(UNIT_OFFSET) = 1.
 UNIT_OFFSET = log(e - 1)
@@ -304,7 +319,7 @@ class OrderPreservingMap:
         inner = _affine(params, data.rows, owners)
         change = np.exp(-np.abs(inner))
         change = np.where(inner > 0, 1.0, change) / (1.0 + change)
-        change[_softplus(inner) < SMALLEST_SLOPE] = 0.0
+        change[inner < _FLOORED] = 0.0
         return change
 
 

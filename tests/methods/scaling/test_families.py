@@ -247,3 +247,15 @@ def test_where_the_softplus_underflows_classes_stay_apart():
     (block,) = data.blocks()
     sums, _ = loss_and_slopes(OrderPreservingMap(), params, labelled(block, 1.0, True))
     assert not sums[0, 1:].any()
+
+
+def test_ranks_keep_the_column_order_of_ties():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        rows = rng.normal(size=rng.integers(1, 40, 2)[::-1])
+        rows = np.where(rng.random(rows.shape) < 0.2, np.round(rows), rows)
+        rows[rng.random(rows.shape) < 0.05] = -np.inf
+        rows[:, 0] = 9.0  # the maximum
+        found = canonical(rows, ranked=True).ranks
+        expected = np.argsort(9.0 - rows, axis=1, kind="stable").T
+        np.testing.assert_array_equal(found, expected)
