@@ -103,7 +103,38 @@ def temperature_fits(logits: np.ndarray, labels: np.ndarray) -> dict[str, Fit]:
         fits["probmetrics"] = lambda: scaled(float(torch_peer().invtemp_))
     if scaler := _torch_uncertainty("TemperatureScaler", logits, labels):
         fits["torch-uncertainty"] = lambda: scaled(scaler().inv_temperature[0].item())
+    if newton := _torch_newton(logits, labels):
+        fits["torch, Newton by hand"] = lambda: scaled(newton())
     return fits
+
+
+def _torch_newton(logits: np.ndarray, labels: np.ndarray) -> Callable[[], float] | None:
+    """Return Newton's method in torch, as one would write it for one temperature.
+
+    The least of checks: no test of the input, and steps of at most a factor of four.
+    """
+    torch = optional("torch")
+    if torch is None:
+        return None
+    rows, own = torch.from_numpy(logits), torch.from_numpy(labels)[:, None]
+
+    def fit() -> float:
+        beta = 1.0
+        target = rows.gather(1, own).mean(dtype=torch.float64).item()
+        for _ in range(50):
+            weights = torch.softmax(beta * rows, dim=1)
+            first = (weights * rows).sum(dim=1)
+            second = (weights * rows * rows).sum(dim=1)
+            slope = first.mean(dtype=torch.float64).item() - target
+            bend = (second - first * first).mean(dtype=torch.float64).item()
+            step = min(max(beta - slope / bend, beta / 4), beta * 4)
+            done = abs(step - beta) < 1e-6 * beta
+            beta = step
+            if done:
+                break
+        return beta
+
+    return fit
 
 
 def vector_fits(logits: np.ndarray, labels: np.ndarray) -> dict[str, Fit]:
