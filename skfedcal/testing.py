@@ -654,7 +654,9 @@ def check_sites(algorithm: registry.Algorithm) -> None:
         request = entry.request
         text, arrays = write_request(request)
         assert read_request(text, arrays).algorithm == request.algorithm
-        policy = SitePolicy(methods=(algorithm.name,), allow_plain=True, min_clients=1)
+        lists = getattr(request.algorithm, "lists_rows", False)
+        methods = (algorithm.name,) if lists else None
+        policy = SitePolicy(methods=methods, allow_plain=True, min_clients=1)
         message = {"run": "r", "round": 0}
         admit(text, message, arrays, policy=policy, n_classes=None, masked=True)
         n_classes = len(request.reading.classes)  # type: ignore[union-attr]

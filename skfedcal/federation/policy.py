@@ -87,7 +87,8 @@ class SitePolicy:
         such as 'temperature.posterior/2'. None is all that the site knows, except
         'class_scores.table/1' (isotonic fits of FedOneVsRestCalibrator): its exact sum
         lists the scores of single rows with their labels, so that it must be named
-        itself.
+        itself. Exact counts in many narrow buckets ('score_histogram') show single
+        scores as well: only `noise` prevents that.
     classes : tuple of str, default=None
         Labels of the site, as texts: a request must name these and no others. None
         takes any; rows whose label a request does not name then send zeros, and exact
@@ -229,7 +230,7 @@ class SitePolicy:
         if self.methods is not None:
             self._check_method(*algorithm_names(request.algorithm))
         self._check_listing(request.algorithm)
-        if getattr(request.algorithm, "trains", False) and not self.allow_training:
+        if _is_marked(request.algorithm, "trains") and not self.allow_training:
             raise SiteRefusalError(
                 "its policy (allow_training) does not allow to train a module"
             )
@@ -306,7 +307,7 @@ class SitePolicy:
 
     def _check_listing(self, algorithm: object) -> None:
         """Refuse sums that list single rows, unless the policy names the algorithm."""
-        if not getattr(algorithm, "lists_rows", False):
+        if not _is_marked(algorithm, "lists_rows"):
             return
         name = algorithm_names(algorithm)[0]
         alone = frozenset([(name, "")])
@@ -355,6 +356,12 @@ class SitePolicy:
                 f"its policy (min_noise) requires noise of {self.min_noise:g} times "
                 f"the bound, the request has {cost.noise:.4g}"
             )
+
+
+def _is_marked(algorithm: Any, flag: str) -> bool:
+    """Whether an algorithm has a flag, or the one that it runs on fewer rows."""
+    inner = getattr(algorithm, "inner", algorithm)
+    return any(getattr(one, flag, False) for one in (algorithm, inner))
 
 
 def _texts(key: str, value: Any) -> tuple[str, ...]:

@@ -63,7 +63,10 @@ SCHEMAS = (
     Schema((0, 1, 2), 4, "features"),
 )
 POLICIES = (
-    SitePolicy(allow_plain=True, allow_seeded_noise=True),
+    # Sums that list single rows are answered only by a policy that names them.
+    SitePolicy(
+        methods=tuple(registry.algorithms()), allow_plain=True, allow_seeded_noise=True
+    ),
     SitePolicy(noise="own"),
     SitePolicy(noise="shared"),
     SitePolicy(noise="central", allow_plain=True, unit="client"),

@@ -32,9 +32,13 @@ FED = make_federation(4, 400, 3, dtype=np.float64, random_state=0)
 BINARY = make_federation(4, 400, 2, dtype=np.float64, random_state=0)
 
 
-def remote(fed, on_reply=None, n_rows=None, **options):
+# Sums that list single rows are answered only by a policy that names them.
+EVERYTHING = SitePolicy(methods=tuple(registry.algorithms()))
+
+
+def remote(fed, on_reply=None, n_rows=None, policy=EVERYTHING, **options):
     sites = {
-        name: Site(name, SiteRows(*rows), **options)
+        name: Site(name, SiteRows(*rows), policy=policy, **options)
         for name, rows in zip(NAMES, fed.clients, strict=True)
     }
     return RemoteClients(InProcessTransport(sites, on_reply=on_reply), n_rows=n_rows)

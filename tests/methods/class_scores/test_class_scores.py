@@ -31,6 +31,7 @@ from skfedcal.federation import (
 )
 from skfedcal.methods.class_scores import rounds
 from skfedcal.methods.class_scores.rounds import ScoreTable
+from skfedcal.methods.held_back import HeldBackFit
 
 DATA = {
     "breast cancer": load_breast_cancer,
@@ -302,7 +303,7 @@ def test_one_score_in_a_small_batch_is_not_called_a_probability():
         fitted.predict_proba([[0.4]])
 
 
-def over_sites(method="isotonic", secure=False, **options):
+def over_sites(method="isotonic", secure=False, cls=FedOneVsRestCalibrator, **options):
     """Fit over three sites with a policy, and the rows of all of them."""
     scores, y = noisy_scores()
     Z = np.column_stack([np.zeros(len(scores)), scores.ravel()])
@@ -313,7 +314,7 @@ def over_sites(method="isotonic", secure=False, **options):
         for i, name in enumerate("abc")
     }
     runner = FederatedRunner(secure=secure)
-    cal = FedOneVsRestCalibrator(method=method, classes=[0, 1], runner=runner)
+    cal = cls(method=method, classes=[0, 1], runner=runner)
     return cal.fit(RemoteClients(InProcessTransport(sites))), Z, y
 
 
@@ -337,6 +338,20 @@ def test_a_site_reveals_scores_only_if_its_policy_names_the_table(
     # Sums of derivatives list nothing.
     if methods != ("temperature", "class_scores.sigmoid/1"):
         over_sites("sigmoid", secure, methods=methods)
+
+
+class Wrapped(FedOneVsRestCalibrator):
+    """Asks for the table inside an algorithm that holds rows back."""
+
+    def _make_algorithm(self, setting):
+        return HeldBackFit(super()._make_algorithm(setting))
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("methods", [None, ("class_scores",), ("held_back",)])
+def test_a_table_of_a_part_of_the_rows_is_refused_too(methods, secure):
+    with pytest.raises(NotEnoughClientsError):
+        over_sites(secure=secure, cls=Wrapped, methods=methods)
 
 
 @pytest.mark.parametrize("secure", [False, True])
