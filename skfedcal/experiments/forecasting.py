@@ -508,7 +508,9 @@ def _units_for(signal: float, privacy: CentralDP) -> int:
 def eps_needed(
     n_clients: int, rows_per_client: int, n_classes: int, privacy: CentralDP
 ) -> dict[str, float | None]:
-    """Smallest eps for what `clients_needed` plans; None: no eps up to 50.
+    """Smallest eps for what `clients_needed` plans.
+
+    That of accuracy and ECE is one of a few steps; None: no eps up to 50.
 
     privacy: Its delta and unit count, its eps does not.
     """

@@ -3,6 +3,7 @@
 import pytest
 
 from skfedcal import CentralDP, forecast
+from skfedcal.cli.commands._plan import _rounded_up
 
 
 def test_the_command_prints_the_forecast(run, run_json):
@@ -73,3 +74,19 @@ def test_needed_says_which_eps_and_how_many_clients(run, run_json):
         f"fit a temperature at all {least:.2g} {found['clients_needed']['temperature']}"
         in (" ".join(out.split()))
     )
+
+
+@pytest.mark.parametrize(
+    ("eps", "text"),
+    [
+        (0.1601, 0.17),
+        (0.16, 0.16),
+        (0.28, 0.28),
+        (2.0, 2),
+        (12.01, 13),
+        (3.1e-4, 3.1e-4),
+    ],
+)
+def test_a_needed_eps_is_never_rounded_down(eps, text):
+    found = float(f"{_rounded_up(eps):g}")
+    assert found == text and found >= eps

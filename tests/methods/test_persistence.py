@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from skfedcal import CentralDP, FedBinCalibrator, FedTempCalibrator, load
+from skfedcal.methods import registry
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::skfedcal.exceptions.PrivacyWarning"),
@@ -95,6 +96,19 @@ def test_the_client_column_is_kept(draw, tmp_path):
         path.write_text(json.dumps({**content, "client_column": wrong}))
         with pytest.raises(ValueError, match=r"client_column=.* is not"):
             load(path)
+
+
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
+@pytest.mark.parametrize("method", registry.methods("calibrator"), ids=lambda m: m.word)
+def test_every_calibrator_leaves_out_the_client_column(draw, method, tmp_path):
+    rows, labels = draw(60, 3)
+    frame = pd.DataFrame(rows, columns=list("xyz"))
+    named = frame.assign(hospital=np.arange(60) % 4)
+    cal = method.load()().fit(named, labels, client_ids="hospital")
+    cal.save(tmp_path / "cal.json")
+    for fitted in (cal, load(tmp_path / "cal.json")):
+        found = fitted.predict_proba(named)
+        assert found.tobytes() == fitted.predict_proba(frame).tobytes()
 
 
 def test_one_column_fits_are_kept(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING, Any
 
 from skfedcal.cli._command import (
@@ -28,7 +29,8 @@ synthetic model; gains are those of fits to synthetic clients. The last line is 
 
 A share of the gain is relative to the largest possible decrease of the log loss; below
 0 a fit does more harm than good. The table "needed" has the smallest eps for these
-clients, and the smallest number of clients for this eps.
+clients (of accuracy and ECE the first of 0.1, 0.2, 0.5, 1, 2, 5 and so on that
+suffices), and the smallest number of clients for this eps.
 """
 
 EXAMPLES = """\
@@ -142,6 +144,13 @@ def _needed(args: argparse.Namespace) -> dict[str, Any]:
     return found | {"clients_needed": clients_needed(args.rows, args.classes, model)}
 
 
+def _rounded_up(eps: float) -> float:
+    """Two digits, never less than needed."""
+    unit = 10.0 ** (math.floor(math.log10(eps)) - 1)
+    # A last bit of a number of two digits is no reason for the next one.
+    return math.ceil(eps / unit * (1 - 1e-12)) * unit
+
+
 def _needed_text(args: argparse.Namespace, needed: dict[str, Any]) -> list[str]:
     """Table of what is needed; none for noise that is not central."""
     if not needed:
@@ -159,7 +168,7 @@ def _needed_text(args: argparse.Namespace, needed: dict[str, Any]) -> list[str]:
     header = ["needed to", f"eps, {args.clients:,} client{plural}"]
     rows = []
     for name, eps in needed["eps_needed"].items():
-        text = "more than 50" if eps is None else f"{eps:.2g}"
+        text = "more than 50" if eps is None else f"{_rounded_up(eps):g}"
         if name in ("accuracy", "ece") and eps == SMALLEST_EPS:
             text += " or less"
         row = [aims[name], text]
