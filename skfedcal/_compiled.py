@@ -111,21 +111,13 @@ def softmax(rows: Array, out: Array, scale: float = 1.0, *, logs: bool = False) 
 
 
 def derivative_sums(
-    clients: Any,
-    beta: Array,
-    step: int,
-    few: int,
-    double: bool,
-    sums: Array,
-    used: Array,
+    clients: Any, beta: Array, step: int, double: bool, sums: Array, used: Array
 ) -> bool:
     """Add derivatives 1 to `order` of the log loss of all rows of each client.
 
     clients: `FederatedDataset`.
     beta of shape (1,) or (n_clients,), float64: Where to take them.
     step: One row in `step` is used, by the hash of `hash_sample`.
-    few: If positive, `sums` and `used` have two lines for each client: the second is of
-        the other rows of a client that has at most so many.
     double: Work in double precision whatever the rows.
     sums of shape (n_clients, order), float64: Zeros, order at most 5.
     used of shape (n_clients,), int64: Gets the number of rows that were used.
@@ -140,7 +132,6 @@ def derivative_sums(
         weights,
         beta,
         step,
-        few,
         double,
         sums,
         used,

@@ -355,7 +355,6 @@ static void add_group(const Matrix *m, Group *g, int single, void *buffer, int o
 typedef struct {
     const Py_buffer *rows, *order, *labels, *offsets, *weights, *beta, *sums, *used;
     long step;
-    Py_ssize_t few;
     int wide;
 } Loop;
 
@@ -363,8 +362,8 @@ typedef struct {
 static const char *add_derivatives(const Matrix *m, const Loop *loop, void *buffer)
 {
     const Py_ssize_t n_clients = length(loop->offsets) - 1, n_beta = length(loop->beta), n = length(loop->labels);
-    const Py_ssize_t degree = loop->sums->shape[1], parts = loop->few > 0 ? 2 : 1;
-    if (n_clients < 0 || loop->sums->shape[0] != parts * n_clients || length(loop->used) != parts * n_clients || degree < 1
+    const Py_ssize_t degree = loop->sums->shape[1];
+    if (n_clients < 0 || loop->sums->shape[0] != n_clients || length(loop->used) != n_clients || degree < 1
         || degree > 5 || (n_beta != 1 && n_beta != n_clients) || loop->step < 1 || m->columns < 1
         || (loop->weights && length(loop->weights) != n) || (loop->order && length(loop->order) < n))
         return "arrays do not fit together";
@@ -377,20 +376,17 @@ static const char *add_derivatives(const Matrix *m, const Loop *loop, void *buff
         if (start < 0 || stop > n || (!loop->order && stop > m->rows))
             return "offsets are out of range";
         const double beta = real_number(loop->beta, n_beta > 1 ? c : 0);
-        const int small = stop - start <= loop->few;
-        Py_ssize_t count[2] = {0, 0};
+        Py_ssize_t count = 0;
         for (Py_ssize_t i = start; i < stop; i++) {
             const Py_ssize_t at = loop->order ? whole_number(loop->order, i) : i;
             if (at < 0 || at >= m->rows)
                 return "order is out of range";
             const char *row = m->data + at * m->down;
-            int rest = 0;
             if (step > 1) {
                 const double first = m->single ? (double)*(const float *)row : *(const double *)row;
                 uint64_t bits;
                 memcpy(&bits, &first, 8);
-                rest = bits * UINT64_C(0x9E3779B97F4A7C15) >= limit;
-                if (rest && !small)
+                if (bits * UINT64_C(0x9E3779B97F4A7C15) >= limit)
                     continue;
             }
             const Py_ssize_t label = whole_number(loop->labels, i);
@@ -399,43 +395,40 @@ static const char *add_derivatives(const Matrix *m, const Loop *loop, void *buff
             const int l = group.size++;
             group.rows[l] = row;
             group.labels[l] = label;
-            group.clients[l] = c * parts + rest;
+            group.clients[l] = c;
             group.beta[l] = beta;
             if (loop->weights)
                 group.weight[l] = real_number(loop->weights, i);
-            count[rest]++;
+            count++;
             if (group.size == GROUP)
                 add_group(m, &group, single, buffer, (int)degree, loop->sums->buf, loop->weights != NULL);
         }
-        for (int part = 0; part < parts; part++)
-            ((int64_t *)loop->used->buf)[c * parts + part] = count[part];
+        ((int64_t *)loop->used->buf)[c] = count;
     }
     add_group(m, &group, single, buffer, (int)degree, loop->sums->buf, loop->weights != NULL);
     return NULL;
 }
 
-/* derivative_sums(rows, order, labels, offsets, weights, beta, step, few, double, sums, used)
+/* derivative_sums(rows, order, labels, offsets, weights, beta, step, double, sums, used)
 
    rows[order[i]] or rows[i] for i from offsets[c] to offsets[c + 1] are the rows of client
    c; labels and weights are in packed order. beta has one entry, or one per client. Of step
-   rows one is used, by a hash of its first entry; used (n_clients) counts them, and sums
-   (n_clients, order) gets what is added. With few > 0 both have two lines for each client:
-   the second is of its other rows if it has at most few, and else 0. order and weights may
-   be None. */
+   rows one is used, by a hash of its first entry; used counts them. sums (n_clients, order)
+   gets what is added. order and weights may be None. */
 static PyObject *derivative_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
 {
     Arrays arrays = {.n = 0};
-    if (expect(n_args, 11) < 0)
+    if (expect(n_args, 10) < 0)
         return NULL;
-    Loop loop = {.step = PyLong_AsLong(args[6]), .few = PyLong_AsSsize_t(args[7]), .wide = PyObject_IsTrue(args[8])};
+    Loop loop = {.step = PyLong_AsLong(args[6]), .wide = PyObject_IsTrue(args[7])};
     if (!PyErr_Occurred() && (loop.rows = take(&arrays, args[0], "fd", 2, 0, "rows"))
         && (args[1] == Py_None || (loop.order = take(&arrays, args[1], INTEGERS, 1, 0, "order")))
         && (loop.labels = take(&arrays, args[2], INTEGERS, 1, 0, "labels"))
         && (loop.offsets = take(&arrays, args[3], INTEGERS, 1, 0, "offsets"))
         && (args[4] == Py_None || (loop.weights = take(&arrays, args[4], "d", 1, 0, "weights")))
         && (loop.beta = take(&arrays, args[5], "d", 1, 0, "beta"))
-        && (loop.sums = take(&arrays, args[9], "d", 2, DENSE | PyBUF_WRITABLE, "sums"))
-        && (loop.used = take(&arrays, args[10], "lq", 1, DENSE | PyBUF_WRITABLE, "used"))) {
+        && (loop.sums = take(&arrays, args[8], "d", 2, DENSE | PyBUF_WRITABLE, "sums"))
+        && (loop.used = take(&arrays, args[9], "lq", 1, DENSE | PyBUF_WRITABLE, "used"))) {
         const Matrix m = matrix_of(loop.rows);
         void *buffer = malloc((m.columns + GROUP) * 8);
         const char *fault = NULL;
@@ -795,50 +788,6 @@ static PyObject *encode_sum(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     return finish(&arrays);
 }
 
-/* Adds reals to `total` as three limbs of 32 bits and one sign, highest first, as
-   _to_limbs of the codec writes them. Every step but the last rounding is exact. */
-static void add_limbs(const Py_buffer *values, int64_t *total)
-{
-    static const double scales[3] = {0x1p24, 0x1p-8, 0x1p-40};
-    const double widest = 0x1p55 * (1 - 0x1p-20);
-    const Py_ssize_t n = values->shape[0], size = values->shape[1];
-    const double *from = values->buf;
-    for (Py_ssize_t i = 0; i < n; i++)
-        for (Py_ssize_t j = 0; j < size; j++) {
-            double rest = *from++;
-            if (!isfinite(rest))
-                continue;
-            rest = rest > widest ? widest : rest < -widest ? -widest : rest;
-            for (int k = 0; k < 3; k++) {
-                const double part = rest / scales[k];
-                const int64_t limb = k < 2 ? (int64_t)part : (int64_t)rint(part);
-                int64_t *to = total + k * size + j;
-                *to = (int64_t)((uint64_t)*to + (uint64_t)limb);
-                rest -= (double)limb * scales[k];
-            }
-        }
-}
-
-/* limb_sum(values, total): total of shape (3, size) */
-static PyObject *limb_sum(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
-{
-    Arrays arrays = {.n = 0};
-    const Py_buffer *values, *total;
-    if (expect(n_args, 2) < 0)
-        return NULL;
-    if ((values = take(&arrays, args[0], "d", 2, DENSE, "values"))
-        && (total = take(&arrays, args[1], "lq", 2, DENSE | PyBUF_WRITABLE, "total"))) {
-        if (total->shape[0] != 3 || total->shape[1] != values->shape[1])
-            PyErr_SetString(PyExc_ValueError, "arrays do not fit together");
-        else {
-            Py_BEGIN_ALLOW_THREADS
-            add_limbs(values, total->buf);
-            Py_END_ALLOW_THREADS
-        }
-    }
-    return finish(&arrays);
-}
-
 /* scores(rows, labels, out): log loss and Brier score of each row, out of shape (2, n). */
 static PyObject *scores(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
 {
@@ -1151,7 +1100,6 @@ static PyMethodDef METHODS[] = {
     {"bin_values", (PyCFunction)(void (*)(void))bin_values, METH_FASTCALL, "Values of bins."},
     {"bin_scores", (PyCFunction)(void (*)(void))bin_scores, METH_FASTCALL, "Losses of rows and of bins."},
     {"encode_sum", (PyCFunction)(void (*)(void))encode_sum, METH_FASTCALL, "Sum of encoded rows."},
-    {"limb_sum", (PyCFunction)(void (*)(void))limb_sum, METH_FASTCALL, "Sum of reals as limbs."},
     {"scores", (PyCFunction)(void (*)(void))scores, METH_FASTCALL, "Losses of rows."},
     {"scaling_sums", (PyCFunction)(void (*)(void))scaling_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {"bias_sums", (PyCFunction)(void (*)(void))bias_sums, METH_FASTCALL, "Loss, slopes and curvature."},

@@ -6,7 +6,6 @@ Tests of bits run where the core was built; its numpy form is tested on every ma
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -439,41 +438,6 @@ def test_samples_of_rows_are_the_same_in_both_forms(monkeypatch):
     np.testing.assert_allclose(with_core[0], without[0], rtol=1e-9)
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-def test_the_other_rows_of_small_clients_are_added_apart(either, ordered):
-    rows, labels = hard_rows(600, 5, np.float64)
-    clients = dataset(rows, labels, [20, 0, 500, 21, 59], np.ones(600))
-    if ordered:  # the same clients, gathered from another order
-        back = np.random.default_rng(0).permutation(600)
-        clients = replace(clients, rows=rows[back], order=np.argsort(back))
-    sample, used = derivative_sums(clients, 0.9, 5, np.float64, step=8)
-    every, sizes = derivative_sums(clients, 0.9, 5, np.float64)
-    both, counts = derivative_sums(clients, 0.9, 5, np.float64, step=8, few=21)
-    assert both[:, 0].tolist() == sample.tolist()
-    assert counts[:, 0].tolist() == used.tolist()
-    small = sizes <= 21
-    assert (counts.sum(axis=1) == np.where(small, sizes, used)).all()
-    assert not both[~small, 1].any() and not counts[~small, 1].any()
-    np.testing.assert_allclose(both.sum(axis=1)[small], every[small], rtol=1e-12)
-
-
-@needs_core
-def test_sums_of_limbs_are_those_of_the_codec(monkeypatch):
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(300, 7)) * 10.0 ** rng.integers(-16, 20, (300, 7))
-    odd = [np.nan, np.inf, -np.inf, 1e300, -1e300, -0.0, 5e-324, 2.0**55, 2.0**-41]
-    values[0], values[1, :2] = odd[:7], odd[7:]
-    values[2] = 2.0**-41 * np.arange(-3, 4)  # halves of the last step
-    values[3] = 2.0**24 * np.arange(-3, 4)
-    code = BlockCode(BlockSpec((7,)))
-    found = code.encode_sum(values)
-    each = [code.encode_sum(values[i : i + 1]) for i in range(300)]
-    apart = code.encode_sum(np.asfortranarray(values))
-    monkeypatch.setattr(_compiled, "core", None)
-    assert found.tolist() == apart.tolist() == code.encode_sum(values).tolist()
-    assert np.sum(each, axis=0).tolist() == found.tolist()
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_both_forms_fit_and_predict_the_same(monkeypatch, dtype):
     fed = make_federation(20, 3000, 10, random_state=0)
@@ -678,7 +642,7 @@ def test_arrays_that_do_not_fit_are_refused_by_the_core():
     def sums(rows=rows, order=None, labels=labels, offsets=offsets, weights=None):
         out = np.zeros((1, 2))
         core.derivative_sums(
-            rows, order, labels, offsets, weights, one, 1, 0, 1, out, used
+            rows, order, labels, offsets, weights, one, 1, 1, out, used
         )
 
     sums()

@@ -133,7 +133,7 @@ class Method:
     >>> method = Method(
     ...     word="temperature",
     ...     estimator="skfedcal.methods.temperature.estimator:FedTempCalibrator",
-    ...     algorithms=("temperature.newton/2", "temperature.posterior/2"),
+    ...     algorithms=("temperature.newton/1", "temperature.posterior/2"),
     ... )
     >>> method.estimator_name
     'FedTempCalibrator'
@@ -225,7 +225,7 @@ BUILT_IN: tuple[Method, ...] = (
         word="auto",
         estimator="skfedcal.methods.auto.estimator:FedAutoCalibrator",
         algorithms=(
-            "temperature.newton/2",
+            "temperature.newton/1",
             "temperature.grid/1",
             "temperature.posterior/2",
             "bias_temperature.newton/1",
@@ -242,7 +242,7 @@ BUILT_IN: tuple[Method, ...] = (
         estimator="skfedcal.methods.temperature.estimator:FedTempCalibrator",
         algorithms=(
             Algorithm(
-                name="temperature.newton/2",
+                name="temperature.newton/1",
                 path="skfedcal.methods.temperature.rounds:TemperatureNewton",
             ),
             Algorithm(
@@ -444,7 +444,7 @@ BUILT_IN: tuple[Method, ...] = (
                     {**_BOUNDS, "objective": "nll"},
                 ),
             ),
-            "temperature.newton/2",
+            "temperature.newton/1",
         ),
         map="skfedcal.methods.temperature.rounds:temperature",
         command="acctemp",
@@ -589,7 +589,7 @@ BUILT_IN: tuple[Method, ...] = (
             Algorithm(
                 name="held_back.fit/1",
                 path="skfedcal.methods.held_back:HeldBackFit",
-                cases=({"inner": "temperature.newton/2"}, {"inner": "bins.counts/1"}),
+                cases=({"inner": "temperature.newton/1"}, {"inner": "bins.counts/1"}),
             ),
             Algorithm(
                 name=HELD_BACK,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import floor, isqrt, prod
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,10 +147,6 @@ class BlockCode:
         spec, core = self.spec, _compiled.core
         if isinstance(values, CellRows) and values.values is not None:
             return self._sum_of_cells(values)
-        if self.step is None and spec.clip is None and self._in_limbs(values):
-            total = np.zeros((self.n_limbs, spec.size), dtype=np.int64)
-            core.limb_sum(values.reshape(len(values), spec.size), total)
-            return total
         if self.n_limbs > 1 and not isinstance(values, CellRows):
             # A few rows at a time: three limbs of all of them would not fit in a cache.
             n_rows = max(1, _PIECE // max(1, spec.size))
@@ -193,17 +189,6 @@ class BlockCode:
             replace(merged, values=limbs[:, i]).total() for i in range(self.n_limbs)
         )
         return np.stack(list(sums))
-
-    def _in_limbs(self, values: Array | CellRows) -> TypeGuard[Array]:
-        """Whether the compiled core writes these reals as limbs, to the same bits."""
-        return (
-            _compiled.core is not None
-            and self.n_limbs > 1
-            and isinstance(values, np.ndarray)
-            and values.dtype == np.float64
-            and values.flags.c_contiguous
-            and values.flags.aligned
-        )
 
     def decode(self, total: Integers) -> Array:
         """Value of a sum of encoded rows."""

@@ -46,7 +46,7 @@ def test_every_algorithm_and_family_is_released_exactly_and_with_noise():
 # last one is of scores as they are given, in this process only.
 ELSEWHERE = {
     "FedAutoCalibrator": {
-        "temperature.newton/2",
+        "temperature.newton/1",
         "temperature.grid/1",
         "bias_temperature.newton/1",
     },

@@ -180,7 +180,7 @@ class FedTempCalibrator(BaseCalibrator):
                 self.solver == "auto" and setting.n_rounds == 1
             ):
                 return TemperatureGrid()
-            return TemperatureNewton.for_clients(setting.n_clients)
+            return TemperatureNewton()
         if self.solver == "grid":
             return TemperatureGrid(n_points=17, clip=clip or 1.0)
         algorithm = TemperaturePosterior(clip=clip)

@@ -33,84 +33,38 @@ _SAFE_TOTAL = 1e20
 
 
 def derivative_sums(
-    clients: FederatedDataset,
-    beta: Any,
-    order: int,
-    dtype: Any,
-    step: int = 1,
-    few: int = 0,
+    clients: FederatedDataset, beta: Any, order: int, dtype: Any, step: int = 1
 ) -> tuple[Array, Array]:
     """Derivatives 1 to `order` (at most 5) of each client's log loss in ``beta``.
 
     beta: One number, or one per client.
     dtype: Precision of the work; results are float64.
     step: About one row in `step` is used, see `hash_sample`.
-    few: Clients with at most this many rows use their other rows as well, apart.
-    Result sums of shape (n_clients, order), and rows used of shape (n_clients,). With
-        `few` of shapes (n_clients, 2, order) and (n_clients, 2): sample and other rows.
+    Result sums of shape (n_clients, order), and rows used of shape (n_clients,).
     """
     beta = np.atleast_1d(np.asarray(beta, dtype=np.float64))
-    n_parts = 2 if few else 1
-    sums = np.zeros((n_parts * len(clients), order))
-    used = np.zeros(n_parts * len(clients), dtype=np.int64)
-    if _compiled.core is None or not _compiled.derivative_sums(
-        clients, beta, step, few, np.dtype(dtype) == np.float64, sums, used
+    double = np.dtype(dtype) == np.float64
+    sums = np.zeros((len(clients), order))
+    used = np.empty(len(clients), dtype=np.int64)
+    if _compiled.core is not None and _compiled.derivative_sums(
+        clients, beta, step, double, sums, used
     ):
-        parts = _sample_and_rest(clients, step, few)
-        for part, to, n_rows in zip(
-            parts, _each(sums, n_parts), _each(used, n_parts), strict=True
-        ):
-            _add_derivatives(part, beta, dtype, to)
-            n_rows[:] = part.sizes
-    if few:
-        return sums.reshape(-1, 2, order), used.reshape(-1, 2)
-    return sums, used
-
-
-def _each(lines: Array, n_parts: int) -> list[Array]:
-    return [lines[i::n_parts] for i in range(n_parts)]
-
-
-def _add_derivatives(
-    clients: FederatedDataset, beta: Array, dtype: Any, sums: Array
-) -> None:
-    """Add derivatives of the log loss of all rows to the lines of the clients."""
+        return sums, used
+    part = hash_sample(clients, step) if step > 1 else clients
     derivatives = LossDerivatives(dtype)
-    for block in clients.blocks():
+    for block in part.blocks():
         own = beta.astype(dtype)
         if len(beta) > 1:
             own = np.repeat(own[block.clients], np.diff(block.offsets))
         values = derivatives(
-            block.rows, block.labels, own if len(own) > 1 else own[0], sums.shape[1]
+            block.rows, block.labels, own if len(own) > 1 else own[0], order
         )
         sums[block.clients] += block.sum_by_client(values)
-
-
-def _sample_and_rest(
-    clients: FederatedDataset, step: int, few: int
-) -> list[FederatedDataset]:
-    """Rows of the sample; with `few` also the other rows of clients of so many."""
-    keep = _hash_marks(clients, step) if step > 1 else None
-    parts = [clients if keep is None else clients.keep_rows(keep)]
-    if few:
-        if keep is None:
-            keep = np.ones(len(clients.rows), dtype=np.bool_)
-        start, stop = clients.offsets[0], clients.offsets[-1]
-        rows = slice(start, stop)
-        where = rows if clients.order is None else clients.order[rows]
-        rest = np.zeros(len(clients.rows), dtype=np.bool_)
-        rest[where] = np.repeat(clients.sizes <= few, clients.sizes) & ~keep[where]
-        parts.append(clients.keep_rows(rest))
-    return parts
+    return sums, part.sizes
 
 
 def hash_sample(clients: FederatedDataset, step: int) -> FederatedDataset:
     """About one row in `step`, picked by a hash of the row's own first entry."""
-    return clients.keep_rows(_hash_marks(clients, step))
-
-
-def _hash_marks(clients: FederatedDataset, step: int) -> Array:
-    """Whether each of `rows` is in the sample."""
     # Multiplicative hashing: the high bits of the product are well mixed.
     keep = np.empty(len(clients.rows), dtype=np.bool_)
     for start in range(0, len(keep), _HASH_ROWS):
@@ -118,7 +72,7 @@ def _hash_marks(clients: FederatedDataset, step: int) -> Array:
         first = np.ascontiguousarray(clients.rows[where, 0], dtype=np.float64)
         bits = first.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         np.less(bits, np.uint64(2**64 // step), out=keep[where])
-    return keep
+    return clients.keep_rows(keep)
 
 
 class LossDerivatives:

@@ -8,9 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from math import exp, factorial, log, log1p, sqrt
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -34,11 +32,9 @@ from skfedcal.methods.temperature.moments import derivative_sums
 # nothing about the labels, both end at the upper one.
 NEWTON_BOUND = 10.0
 
-# One row in 8 brings the start close; a sample of fewer rows than this is not used, nor
-# one of no more rows than have such a sample as a rule.
+# One row in 8 brings the start close; a sample of fewer rows than this is skipped.
 _SAMPLE = 8
 _MIN_ROWS = 200
-_FEW_ROWS = _SAMPLE * _MIN_ROWS
 # An error of log(beta) this small, about that of a sample of 1,000 rows, ends it.
 _NEAR = 0.04
 _MAX_SAMPLE_ROUNDS = 5
@@ -56,9 +52,6 @@ _ALIKE = 2.0
 # of what is sent: rows that are all right pull T to 0 with ever smaller slopes.
 _FLAT = 1e-9
 
-# Tolerance of log(beta) of sums in single precision.
-_SINGLE_TOL = 3e-7
-
 # Below this many entries float32 input is worked on in float64, to a tighter
 # tolerance: rounding does not average out over so few rows, and time does not matter.
 _SMALL = 1 << 15
@@ -69,8 +62,7 @@ class TemperatureState:
     """Inverse temperature, with a bracket for its logarithm.
 
     `stage` is the thinning of the rows, `error` an estimate of the relative error of
-    `beta`; `flat` is true if the loss no longer depends on `beta`. `n_classes` tells
-    from the number of entries whether all rows were used.
+    `beta`; `flat` is true if the loss no longer depends on `beta`.
     """
 
     beta: float = 1.0
@@ -81,7 +73,6 @@ class TemperatureState:
     precise: bool = False
     error: float = np.inf
     flat: bool = False
-    n_classes: int = 0
 
     @property
     def temperature(self) -> float:
@@ -99,7 +90,7 @@ class TemperatureState:
 
     @property
     def tol(self) -> float:
-        return 1e-11 if self.precise else _SINGLE_TOL
+        return 1e-11 if self.precise else 3e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,29 +103,18 @@ class TemperatureNewton:
     Newton step on the log scale, or a bisection where the step leaves the bracket.
 
     The rows used in the first round are picked by a hash of their own first entry: the
-    same rows whatever the partition into clients. Clients of few rows send a second sum
-    over their other rows. Where that leaves no row out, both together are a round over
-    all rows; otherwise the second sum is not used.
-
-    n_rounds: Most rounds.
-    few: Most rows of a client that sends the second sum.
+    same rows whatever the partition into clients.
     """
 
     n_rounds: int = 60
-    few: int = 0
-
-    @classmethod
-    def for_clients(cls, n_clients: int) -> TemperatureNewton:
-        """Algorithm for this many clients, whose numbers of rows need not be known."""
-        return cls(few=_FEW_ROWS // max(n_clients, 1))
 
     def init(self, n_classes: int) -> TemperatureState:
-        return TemperatureState(n_classes=n_classes)
+        return TemperatureState()
 
     def _init_near(self, state: TemperatureState) -> TemperatureState:
         """State at the optimum of other rows, to go on with all rows."""
         if state.bounded:
-            return TemperatureState(n_classes=state.n_classes)
+            return TemperatureState()
         return TemperatureState(state.beta, stage=1, precise=state.precise)
 
     def broadcast(self, state: TemperatureState) -> Arrays:
@@ -145,12 +125,13 @@ class TemperatureNewton:
         }
 
     def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
-        both = self.few and broadcast["stage"] > 1
-        return dict(_SPEC_OF_TWO if both else _SPEC_OF_ONE)
+        return {
+            "slopes": BlockSpec((_ORDER,)),
+            "sizes": BlockSpec((2,), kind="count"),
+        }
 
     def forms(self, n_classes: int) -> tuple[Form, ...]:
         """List the broadcasts that a site accepts."""
-        check_range("few", self.few, 0, _FEW_ROWS)
         return (
             {
                 "beta": Field(),
@@ -162,56 +143,37 @@ class TemperatureNewton:
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         beta, stage = float(broadcast["beta"]), int(broadcast["stage"])
         dtype = np.float64 if broadcast["precise"] else clients.rows.dtype
-        few = self.few if stage > 1 else 0
-        slopes, used = derivative_sums(clients, beta, _ORDER, dtype, stage, few)
+        slopes, used = derivative_sums(clients, beta, _ORDER, dtype, stage)
         # Derivatives in x, where beta * (1 + x) is the next point: whatever the scale
         # of the logits, they are neither too large nor too small to be sent.
-        slopes *= list(accumulate([beta] * _ORDER, mul))
-        sizes = np.empty((len(clients), 3 if few else 2), dtype=np.int64)
+        power = 1.0
+        for i in range(_ORDER):
+            power *= beta
+            slopes[:, i] *= power
+        sizes = np.empty((len(clients), 2), dtype=np.int64)
         np.multiply(clients.sizes, clients.rows.shape[1], out=sizes[:, 0])
-        sizes[:, 1:] = used.reshape(len(clients), -1)
+        sizes[:, 1] = used
         return {"slopes": slopes, "sizes": sizes}
 
     def update(
         self, state: TemperatureState, total: Sums, n_clients: int
     ) -> TemperatureState:
-        slopes = total["slopes"]
-        n_cells, n_used, *n_others = total["sizes"].tolist()
-        precise = n_cells <= _SMALL
-        if n_others and n_cells == (n_used + n_others[0]) * state.n_classes:
-            slopes, n_used = slopes[0] + slopes[1], n_used + n_others[0]
-            state = replace(state, stage=1)
-        elif n_others:
-            slopes = slopes[0]
-        whole = state.stage == 1
-        few = n_used < _MIN_ROWS or n_cells <= _FEW_ROWS * state.n_classes
-        if few and not whole:
+        n_cells, n_used = total["sizes"]
+        precise = bool(n_cells <= _SMALL)
+        if state.stage > 1 and n_used < _MIN_ROWS:
             return replace(state, stage=1, precise=precise)
-        moved = newton_step(state, slopes, floor=_FLAT * n_used)
-        error = moved.error
-        if precise and not state.precise and not moved.flat:
-            # Of single precision, perhaps.
-            error = max(error, _SINGLE_TOL)
-        moved = replace(
-            moved, precise=precise, stage_rounds=state.stage_rounds + 1, error=error
-        )
+        moved = newton_step(state, total["slopes"], floor=_FLAT * n_used)
+        moved = replace(moved, precise=precise, stage_rounds=state.stage_rounds + 1)
         far = moved.error > _NEAR and moved.stage_rounds < _MAX_SAMPLE_ROUNDS
-        if whole or far:
+        if state.stage == 1 or far:
             return moved
         # Bracket and error belong to the sample: start anew with all rows.
         bound = NEWTON_BOUND - 1.0
         beta = min(max(moved.beta, exp(-bound)), exp(bound))
-        n_classes = state.n_classes
-        return TemperatureState(beta, stage=1, precise=precise, n_classes=n_classes)
+        return TemperatureState(beta, stage=1, precise=precise)
 
     def done(self, state: TemperatureState) -> bool:
         return state.stage == 1 and (state.flat or state.error <= state.tol)
-
-
-_SPEC_OF_ONE, _SPEC_OF_TWO = (
-    {"slopes": BlockSpec(shape), "sizes": BlockSpec((n_sizes,), kind="count")}
-    for shape, n_sizes in (((_ORDER,), 2), ((2, _ORDER), 3))
-)
 
 
 def newton_step(

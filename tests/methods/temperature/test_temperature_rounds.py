@@ -205,53 +205,6 @@ def test_hash_sample_picks_the_same_rows_whatever_the_partition(draw, dtype):
     assert abs(one.n_rows - 5000) < 367
 
 
-@pytest.mark.parametrize("n_rows", [40, 1500, 1700])
-@pytest.mark.parametrize("n_clients", [1, 3, 40])
-def test_no_round_is_lost_where_all_clients_have_few_rows(
-    draw, optimum, n_rows, n_clients
-):
-    rows, labels = draw(n_rows, 5, 1.4, seed=n_rows)
-    cut = np.array_split(np.arange(n_rows), n_clients)
-    data = pack([(rows[i], labels[i]) for i in cut], 5)
-    state, seen = run(TemperatureNewton.for_clients(n_clients), data)
-    assert state.converged
-    assert state.temperature == pytest.approx(optimum(rows, labels), rel=1e-8)
-    betas = [float(b["beta"]) for b in seen]
-    if n_rows <= 1600 and max(map(len, cut)) <= 1600 // n_clients:
-        assert len(set(betas)) == len(betas)  # every round moved
-    # Who does not send the second sum loses a round and takes the same steps.
-    _, slower = run(TemperatureNewton(), data)
-    others = [float(b["beta"]) for b in slower]
-    if n_rows <= 1600:
-        assert others[0] == others[1] == 1.0
-        np.testing.assert_allclose(others[1:], betas, rtol=1e-9)
-    else:
-        assert others == betas
-
-
-def test_a_second_sum_that_leaves_rows_out_is_not_used(draw):
-    rows, labels = draw(3000, 5, 1.4)
-    cut = [np.arange(2900), np.arange(2900, 3000)]
-    data = pack([(rows[i], labels[i]) for i in cut], 5)
-    _, mixed = run(TemperatureNewton.for_clients(2), data)
-    _, whole = run(TemperatureNewton.for_clients(1), pack([(rows, labels)], 5))
-    # The step of the sample, whichever client has its rows.
-    np.testing.assert_allclose(mixed[1]["beta"], whole[1]["beta"], rtol=1e-12)
-    assert int(whole[1]["stage"]) == 1
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0, -3.0])
-def test_a_constant_first_column_takes_all_rows_or_none(draw, optimum, value):
-    rows, labels = draw(2500, 4, 2.0)
-    rows -= rows[:, :1] - value  # one hash for all rows
-    for n_clients in (1, 50):
-        cut = np.array_split(np.arange(2500), n_clients)
-        data = pack([(rows[i], labels[i]) for i in cut], 4)
-        state, _ = run(TemperatureNewton.for_clients(n_clients), data)
-        assert state.converged
-        assert state.temperature == pytest.approx(optimum(rows, labels), rel=1e-6)
-
-
 def test_grid_finds_the_optimum_in_one_round(draw, optimum):
     for temperature in (0.015, 0.1, 1.0, 7.0, 70.0):
         for c in (2, 10, 60):
