@@ -202,7 +202,7 @@ def bias_sums(clients: Any, points: Array, full: bool, sums: Array) -> bool:
 
 
 def log_gamma(values: Array, out: Array) -> bool:
-    """Write ``log(Gamma(values))`` of float64 numbers above 0 to `out`."""
+    """Write ``log(Gamma(values))`` of normal float64 numbers above 0 to `out`."""
     if core is None:
         return False
     core.map(6, values, out)

@@ -5,6 +5,7 @@ texts by a hash that numpy computes for all rows at once, and objects by a dicti
 Sorting a million texts takes several times as long.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import lt
@@ -247,7 +248,10 @@ def _order_of_texts(names: list[Any]) -> NDArray[Any] | None:
 
 def _arrow_texts(values: Any) -> tuple[Any, NDArray[Any]] | None:
     """Bytes and offsets of texts that pandas holds in Arrow; None of others."""
-    if not hasattr(values, "__arrow_array__") or not len(values):
+    # Without the core they are of no use; without pyarrow there are none.
+    if _compiled.core is None or "pyarrow" not in sys.modules or not len(values):
+        return None
+    if getattr(values.dtype, "storage", None) != "pyarrow":
         return None
     array = values.__arrow_array__()
     if hasattr(array, "combine_chunks"):

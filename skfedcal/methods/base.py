@@ -86,7 +86,7 @@ class FitSetting:
     # How clients are chosen, and how many for a round.
     cohort: Cohort = "full"
     cohort_size: int | None = None
-    # Rows of an exact fit in this process; 0 of any other.
+    # Rows of an exact fit; 0 under noise, and where sites have not stated them.
     n_rows: int = 0
 
     def signal(self, n_rounds: int) -> float:
@@ -124,8 +124,16 @@ def setting_of(
         n_units,
         runner.cohort,
         runner.cohort_size,
-        clients.n_rows if not model.private and hasattr(clients, "rows") else 0,
+        0 if model.private else _known_rows(clients),
     )
+
+
+def _known_rows(clients: FederatedDataset | RemoteDataset) -> int:
+    """Rows of all clients; 0 where sites have not stated them."""
+    try:
+        return clients.n_rows
+    except ValueError:
+        return 0
 
 
 def check_weights(weights: Array | None, model: PrivacyModel) -> None:

@@ -296,7 +296,9 @@ def _row_losses(calibrator: Any, clients: FederatedDataset) -> Array:
     found = calibrator._map_scores(clients)
     if found is not None:
         rows = np.array([np.ones(clients.n_rows), *np.fmin(found, _WORST_BOTH)])
-        return (rows if clients.weights is None else rows * clients.weights).T
+        if clients.weights is not None:
+            rows *= clients.weights[clients.offsets[0] : clients.offsets[-1]]
+        return rows.T
     parts = []
     for block in clients.blocks():
         logits = _numerics.center(block.rows)

@@ -309,3 +309,19 @@ def test_ids_that_cannot_be_sorted_or_compared_are_refused():
         RowIds.read(lists)
     with pytest.raises(ValueError, match="shape"):
         RowIds.read(np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize("dtype", ["str", "Int64", "boolean", "category"])
+def test_types_of_pandas_need_no_pyarrow(monkeypatch, dtype):
+    values = pd.Series([1, 0, 1]).astype("Int64").astype(dtype)
+    expected = RowIds.read(values)
+    if hasattr(values.array, "__arrow_array__"):
+
+        def absent(self, type=None):
+            raise ImportError("pyarrow")
+
+        monkeypatch.setattr(type(values.array), "__arrow_array__", absent)
+    monkeypatch.delitem(sys.modules, "pyarrow", raising=False)
+    found = RowIds.read(values)
+    assert found.names == expected.names
+    np.testing.assert_array_equal(found.codes, expected.codes)

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from skfedcal import (
+    FedBiasTempCalibrator,
     FederatedDataset,
     FederatedRunner,
     FedTempCalibrator,
+    FedVectorCalibrator,
     make_federation,
 )
 from skfedcal.clients.arrays import _SUM_TOLERANCE
-from skfedcal.contract import broadcast_forms
+from skfedcal.contract import broadcast_forms, check_broadcast
 from skfedcal.evaluation.rounds import ClassResiduals
 from skfedcal.federation import (
     InProcessTransport,
@@ -34,13 +36,14 @@ from skfedcal.methods.accuracy_temperature.rounds import (
     GapParts,
     TemperatureSearch,
 )
+from skfedcal.methods.bias_temperature.rounds import BiasTemperatureNewton
 from skfedcal.methods.bins.rounds import ClassHistograms
 from skfedcal.methods.network.rounds import MLPAveraging
 from skfedcal.methods.scaling.families import MatrixMap, VectorMap
-from skfedcal.methods.scaling.rounds import LocalAverage
+from skfedcal.methods.scaling.rounds import LocalAverage, PooledFit
 from skfedcal.methods.score_curves.rounds import ClassScoreCounts, ScoreCounts
 from skfedcal.methods.temperature.posterior import TemperaturePosterior
-from skfedcal.methods.temperature.rounds import TemperatureGrid
+from skfedcal.methods.temperature.rounds import TemperatureGrid, TemperatureNewton
 from skfedcal.methods.top_bins.rounds import TopBinCounts
 from skfedcal.privacy import (
     CentralDP,
@@ -622,3 +625,50 @@ def test_and_are_refused_before_anything_is_allocated():
         [sys.executable, "-c", code % root], capture_output=True, text=True, check=False
     )
     assert out.stdout.strip() == "all refused", out.stderr
+
+
+@pytest.mark.parametrize("part", [0, 2, 3, 4, 5, 6, 7, 9, 16, 64])
+@pytest.mark.parametrize(
+    ("algorithm", "key"),
+    [
+        (TemperatureNewton(), "stage"),
+        (PooledFit(VectorMap()), "stage"),
+        (BiasTemperatureNewton(), "sample"),
+    ],
+    ids=["temperature", "vector", "bias"],
+)
+def test_a_server_does_not_choose_which_part_of_the_rows_is_summed(
+    algorithm, key, part
+):
+    """Differences of sums over two parts often hold a single row."""
+    if key == "stage":
+        asked = {"beta": np.asarray(1.0), "precise": np.asarray(True)}
+    else:
+        asked = {"points": np.zeros((9, 4)), "started": np.asarray(False)}
+    check_broadcast(algorithm, {**asked, key: np.asarray(8)}, 3)
+    with pytest.raises(ValueError, match=f"array '{key}' must be"):
+        check_broadcast(algorithm, {**asked, key: np.asarray(part)}, 3)
+
+
+@pytest.mark.parametrize("kind", [FedVectorCalibrator, FedBiasTempCalibrator])
+def test_sites_that_state_their_rows_give_the_bits_of_one_process(kind):
+    """Also where a fit starts from a part of the rows, or by steps."""
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.normal(size=(4000, 10))
+    labels = (logits / 3 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    owner = np.arange(4000) % 3
+    policy = SitePolicy(allow_plain=True)
+    sites = {
+        name: Site(
+            name, SiteRows(logits[owner == i], labels[owner == i]), policy=policy
+        )
+        for i, name in enumerate("abc")
+    }
+    here = kind().fit(logits, labels, client_ids=owner)
+    there = kind(classes=range(10)).fit(
+        RemoteClients(InProcessTransport(sites), n_rows=4000)
+    )
+    assert len(here.history_) == len(there.history_)
+    for a, b in zip(here.history_, there.history_, strict=True):
+        for name, total in a.total.items():
+            np.testing.assert_array_equal(total, b.total[name], strict=True)

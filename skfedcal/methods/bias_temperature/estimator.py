@@ -15,6 +15,7 @@ from skfedcal.exceptions import CalibrationWarning
 from skfedcal.methods.base import BaseCalibrator
 from skfedcal.methods.bias_temperature.rounds import (
     N_BINS,
+    SAMPLE,
     BiasTemperatureNewton,
     BiasTemperatureResidual,
 )
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from skfedcal.privacy.ledger import PrivacyLedger
     from skfedcal.privacy.models import PrivacyModel
 
-# With so many rows the first round asks one in _SAMPLE.
-_MANY_ROWS, _SAMPLE = 2048, 8
+# With so many rows the first round asks one in SAMPLE.
+_MANY_ROWS = 2048
 
 
 @documented
@@ -188,7 +189,7 @@ class FedBiasTempCalibrator(BaseCalibrator):
                 "is computed. Leave it out, or set eps."
             )
         ridge = as_number("ridge", self.ridge)
-        sample = _SAMPLE if setting.n_rows >= _MANY_ROWS else 1
+        sample = SAMPLE if setting.n_rows >= _MANY_ROWS else 1
         if self.residual is None:
             return BiasTemperatureNewton(ridge=ridge, sample=sample)
         return BiasTemperatureResidual(ridge=ridge, sample=sample)

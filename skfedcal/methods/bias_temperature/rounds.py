@@ -39,8 +39,9 @@ from skfedcal.methods.temperature.moments import LOG_BOUND, hash_sample, row_sum
 # Points in log(1 / T) of the first round: close together where networks lie.
 START_GRID = np.array([-LOG_BOUND, -4.6, -2.3, -1.3, -0.65, 0.0, 0.65, 2.3, LOG_BOUND])
 
-# Largest part of the rows, one in so many, that the first round may leave out.
-MAX_SAMPLE = 64
+# The first round may ask one row in so many. Sites accept no other part: sums over
+# several parts could be subtracted from each other, until single rows are left.
+SAMPLE = 8
 
 # Longest step of a round, in a bias; 1 / T changes by a factor of e at most.
 _MAX_STEP = 2.0
@@ -119,9 +120,9 @@ class BiasTemperatureNewton:
     ridge: Weight of ``|b|^2 / 2`` beside the mean log loss. It keeps the bias of a
         class without rows finite and makes the biases add up to 0.
     n_rounds: Most rounds; outputs of real networks take 3 or 4.
-    sample: One row in so many is asked in the first round, by a hash of its first entry
-        (`hash_sample`). The first round is nine times the work of another one, and the
-        start needs no more digits.
+    sample: 1, or `SAMPLE`: one row in so many is asked in the first round, by a hash of
+        its first entry (`hash_sample`). The first round is nine times the work of
+        another one, and the start needs no more digits.
     """
 
     ridge: float = 1e-5
@@ -159,7 +160,7 @@ class BiasTemperatureNewton:
         }
         return (
             grid,
-            {**grid, "sample": Field((), "whole", 1, MAX_SAMPLE)},
+            {**grid, "sample": Field((), "whole", SAMPLE, SAMPLE)},
             {"points": Field((1, size)), "started": Field((), "flag")},
         )
 

@@ -172,8 +172,10 @@ class ScalingCalibrator(BaseCalibrator):
                 "set eps."
             )
         # A grid of temperatures takes one round, but as much work as ten of them.
+        # Steps need all clients, rounds to spare, and weights that add up to rows.
         many = setting.n_rows * setting.n_classes >= _MANY_CELLS
-        steps = _START_ROUNDS if many and setting.cohort == "full" else 1
+        usual = setting.cohort == "full" and setting.n_rounds is None
+        steps = _START_ROUNDS if many and usual and not setting.weighted else 1
         return PooledFit(self._family(), l2=self._strengths(), start_rounds=steps)
 
     def _is_optimum(self, setting: FitSetting) -> bool:

@@ -74,7 +74,7 @@ class FedTempCalibrator(BaseCalibrator):
     Attributes
     ----------
     temperature_ : float
-        The temperature, in [5e-5, 2.2e4]; 1 leaves the input unchanged.
+        The temperature, from exp(-10) to exp(10); 1 leaves the input unchanged.
     converged_ : bool
         Whether the optimum was found inside the bounds; with `eps`, whether the
         released values determine it better than the prior.

@@ -39,9 +39,10 @@ Array = NDArray[Any]
 _SMOOTH, _LENGTH, _SINGLE = 0.2, 0.3, 0.1
 
 # The prior is shrunk by these factors, all as likely. With 0 nothing is wrong, which
-# must become less likely than this before it is given up. It must be so whichever of
-# these many bins, those that speak most against it, is left out, or is moved toward the
-# input by so many deviations of the noise (Laplace noise exceeds them in 1 of 80,000).
+# must become less likely than this before it is given up. For each of these many bins,
+# those that speak most against it, it must be so without the bin, or with the bin moved
+# toward the input by so many deviations of the noise (Laplace noise exceeds them in 1
+# of 80,000): one of the two is enough.
 _FACTORS = np.array([0.0, 0.15, 0.4, 1.0])
 _MAX_NOTHING = 0.05
 _DOUBTED, _MARGIN = 5, 8.0
@@ -289,8 +290,9 @@ class FedTopBinCalibrator(BaseCalibrator):
     draws and of the noise. The prior of d is normal: an error in proportion to
     ``m - 1 / n_classes``, a smooth one, and one of the bin alone. It is averaged over
     four strengths, one of which is 0. `improves_` asks for odds of 19 to 1 against that
-    one, whichever bin is left out or moved toward the input by eight deviations of the
-    noise; m is then a mean confidence, estimated from the counts of neighbouring bins.
+    one, for every bin either without it or with it moved toward the input by eight
+    deviations of the noise; m is then a mean confidence, estimated from the counts of
+    neighbouring bins.
     With ``shrink=False`` it is that of FedBinCalibrator.
 
     One row moves one count by 1. The paper releases the numbers of correct and of all

@@ -277,3 +277,17 @@ def test_a_matrix_without_ridge_reaches_the_plain_optimum_and_a_ridge_helps():
     assert abs(plain_fitted - least) < 1e-6
     assert ridge_fitted > least
     assert ridge_fresh < plain_fresh
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
+@pytest.mark.parametrize("kind", [FedVectorCalibrator, FedMatrixCalibrator])
+def test_one_round_finds_a_temperature_and_small_weights_do_not_matter(kind):
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.normal(size=(4000, 10))
+    labels = (logits / 3 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    for cal, options in (
+        (kind(runner=FederatedRunner(n_rounds=1)), {}),
+        (kind(), {"sample_weight": np.full(4000, 1e-10)}),
+    ):
+        assert 2 < cal.fit(logits, labels, **options).temperature_ < 4
