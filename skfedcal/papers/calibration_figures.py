@@ -29,6 +29,8 @@ ALL = ("FedBBQ", "FedBBQ-all", "FedBBQ-changed", "FedCal", "FedOPVector", "FedTe
 FEW = ("FedBBQ", "FedBBQ-all", "FedTemp")
 OURS_SHOWN = ("FedBBQ", "FedTemp")
 BETAS = (0.1, 0.3, 0.5, 0.8)
+# A row or two of a small test set decide less than this.
+_ROWS = 0.001
 KEYS = ("part", "data", "kind", "method", "T", "eps", "beta", "option")
 
 
@@ -218,8 +220,9 @@ def by_rounds_and_skew(setting: Setting, title: str, *words: str) -> PaperResult
     claims = [
         best(f"binning is best after {last} rounds", least,
              {least: bins[least], **scaling}),
-        below("in one round the weights keep more accuracy",
-              ("FedBBQ", start["FedBBQ"]), ("FedBBQ-all", start["FedBBQ-all"])),
+        below("in one round the weights lose no more accuracy, to 0.001",
+              ("FedBBQ", start["FedBBQ"]), ("FedBBQ-all", start["FedBBQ-all"]),
+              slack=_ROWS),
     ]  # fmt: skip
     panels = [
         Panel("(a) cwECE by rounds", "T", "cwECE", "method", where, log=True),
@@ -290,7 +293,8 @@ def _budget_claims(runs: Sequence[Run]) -> list[Claim]:
     most = max(float(run["eps"]) for run in runs if run["eps"] != "-")
     wide = _by_method(runs, ("FedBBQ", "FedBBQ-all"), eps=most, **where)
     return [
-        best("with amplification FedTemp is best at eps = 1", "FedTemp", kept),
+        best("with amplification FedTemp is best at eps = 1, to 1 %", "FedTemp", kept,
+             slack=0.01 * errors["FedTemp"]),
         below("FedCal is worse than the base at eps = 1", ("Base", base),
               ("FedCal", errors["FedCal"])),
         below("binning gains from a larger eps", (f"eps {most:g}", wide["FedBBQ"]),
