@@ -9,6 +9,7 @@ It needs ``pip install ziglang unicorn``.
 """
 
 import argparse
+import ast
 import struct
 import subprocess
 import sys
@@ -36,15 +37,7 @@ from skfedcal import (
 )
 
 SOURCE = Path(__file__).with_suffix(".c")
-# Those of setup.py.
-FLAGS = (
-    "-std=c11",
-    "-O3",
-    "-g0",
-    "-ffp-contract=off",
-    "-fno-strict-aliasing",
-    "-Wno-psabi",
-)
+SETUP = SOURCE.parents[1] / "setup.py"
 # Where things stand in the memory of the emulated processor.
 STACK, THREAD, ARGUMENTS, ARRAYS, HEAP = (n << 32 for n in range(1, 6))
 SIZES = {STACK: 1 << 23, THREAD: 1 << 16, ARGUMENTS: 1 << 16, ARRAYS: 1 << 28}
@@ -85,9 +78,17 @@ def symbols(elf: bytes) -> dict[str, int | None]:
     return found
 
 
+def flags() -> list[str]:
+    """Options of the compiler with which setup.py builds the core."""
+    for node in ast.walk(ast.parse(SETUP.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.keyword) and node.arg == "extra_compile_args":
+            return list(ast.literal_eval(node.value))
+    raise ValueError(f"{SETUP} has no extra_compile_args")
+
+
 def build(folder: Path, target: str) -> bytes:
     """Program of the core for one kind of processor."""
-    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", target, *FLAGS]
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", target, *flags()]
     code, stubs, program = folder / "core.o", folder / "stubs.c", folder / "core"
     python = [f"-I{sysconfig.get_path('include')}", "-DPy_LIMITED_API=0x030B0000"]
     subprocess.run([*compiler, *python, "-c", SOURCE, "-o", code], check=True)

@@ -84,7 +84,8 @@ def applied(kind, values):
 
 def largest_error(kind, values, exact):
     """Largest error in units in the last place, against mpmath."""
-    mpmath = pytest.importorskip("mpmath")
+    import mpmath
+
     mpmath.mp.prec = 120
     worst = 0.0
     for x, y in zip(values.tolist(), applied(kind, values).tolist(), strict=True):
@@ -389,7 +390,8 @@ def test_softmax_is_that_of_scipy(either, n_columns, dtype):
 
 @pytest.mark.parametrize(("n_columns", "beta"), [(2, 4), (10, 1), (10, 0.05), (60, 1)])
 def test_sums_are_derivatives_of_the_log_loss(either, n_columns, beta):
-    mpmath = pytest.importorskip("mpmath")
+    import mpmath
+
     mpmath.mp.dps = 40
     rng = np.random.default_rng(n_columns)
     rows = rng.normal(size=(6, n_columns)) * 3
@@ -564,7 +566,8 @@ def test_scores_of_bins_are_those_of_rows_and_of_values(n_columns, dtype, bins):
 
 @needs_core
 def test_log_gamma_is_that_of_mpmath():
-    mpmath = pytest.importorskip("mpmath")
+    import mpmath
+
     rng = np.random.default_rng(0)
     values = np.exp(rng.uniform(np.log(1e-12), np.log(1e6), 2000))
     values[:4] = 1.0, 2.0, 8.0, np.nextafter(8.0, 0)

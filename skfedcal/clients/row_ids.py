@@ -248,7 +248,7 @@ def _order_of_texts(names: list[Any]) -> NDArray[Any] | None:
 
 def _arrow_texts(values: Any) -> tuple[Any, NDArray[Any]] | None:
     """Bytes and offsets of texts that pandas holds in Arrow; None of others."""
-    # Without the core they are of no use; without pyarrow there are none.
+    # Only the core reads them, and pandas has Arrow strings only if pyarrow is loaded.
     if _compiled.core is None or "pyarrow" not in sys.modules or not len(values):
         return None
     if getattr(values.dtype, "storage", None) != "pyarrow":

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from math import ceil, inf, log2, nan, sqrt
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ from skfedcal.evaluation.rounds import ClassTables, Part
 from skfedcal.federation.history import RoundHistory
 
 if TYPE_CHECKING:
+    from skfedcal.evaluation.population import PredictionMoments
     from skfedcal.privacy.events import PrivacyReport
 
 Array = NDArray[Any]
@@ -382,7 +383,8 @@ class Predictions(Answers):
         sampling = counts - counts**2 / max(float(counts.sum()), 1.0)
         sampling = np.maximum(sampling, 0.0) * self.rows_each_
         if self.moments_:
-            between = self.moments_[0].of_cells(counts)  # type: ignore[union-attr]
+            moments = cast("PredictionMoments", self.moments_[0])
+            between = moments.of_cells(counts)
             sampling = self._between(between, counts)
         return [
             [
@@ -450,7 +452,7 @@ class Predictions(Answers):
             )
             view.classes_ = np.arange(2)
             view.moments_ = tuple(
-                one.one_vs_rest(k, size)  # type: ignore[union-attr]
+                cast("PredictionMoments", one).one_vs_rest(k, size)
                 for one in self.moments_
             )
             yield view, 1
