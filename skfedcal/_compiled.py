@@ -282,6 +282,37 @@ def bin_scores(
     return True
 
 
+def scaled_scores(clients: Any, scale: float, out: Array) -> bool:
+    """Write log loss and Brier score of each row, and of ``scale`` times the row.
+
+    clients: `FederatedDataset`.
+    out of shape (4, n_rows), float64: Losses and Brier scores, those of scaled rows
+        last.
+    """
+    if not _has_rows(clients):
+        return False
+    rows, order, labels, offsets = _rows_of(clients)
+    where = slice(offsets[0], offsets[-1])
+    labels = labels[where]
+    rows = rows[where] if order is None else rows[order[where]]
+    core.scores(rows, labels, out[:2])
+    core.scores(rows * rows.dtype.type(scale), labels, out[2:])
+    return True
+
+
+def held_marks(offsets: Array, names: Array, salt: int, limit: int, out: Array) -> bool:
+    """Write whether each row, in packed order, is held back.
+
+    names of shape (n_clients,), int64: Number of the name of each client.
+    salt, limit: A row is held back if its hash by `salt` is below `limit`.
+    out of shape (n_rows,), bool.
+    """
+    if core is None:
+        return False
+    core.held_marks(offsets, names, salt, limit, out)
+    return True
+
+
 def scores(rows: Array, labels: Array, out: Array) -> bool:
     """Write log loss and Brier score of each row of logits to `out`, (2, n_rows)."""
     if not _usable(rows) or labels.dtype.kind not in "iu":

@@ -788,6 +788,89 @@ static PyObject *encode_sum(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     return finish(&arrays);
 }
 
+/* Adds rows of real numbers in fixed point, as `_to_limbs` of the codec writes them: two
+   limbs that are cut toward zero, then one that is rounded. All steps are exact. */
+static void add_limbs(const Py_buffer *values, double largest, int64_t *total)
+{
+    const Py_ssize_t size = values->shape[1];
+    const int single = values->format[0] == 'f';
+    for (Py_ssize_t i = 0; i < values->shape[0]; i++)
+        for (Py_ssize_t j = 0; j < size; j++) {
+            const Py_ssize_t at = i * size + j;
+            double rest = single ? (double)((const float *)values->buf)[at] : ((const double *)values->buf)[at];
+            rest = rest - rest == 0 ? rest : 0.0; /* NaN and infinities are sent as 0 */
+            rest = rest < largest ? rest : largest;
+            rest = rest > -largest ? rest : -largest;
+            const int64_t high = (int64_t)(rest * 0x1p-24);
+            rest -= (double)high * 0x1p24;
+            const int64_t middle = (int64_t)(rest * 0x1p8);
+            rest -= (double)middle * 0x1p-8;
+            total[j] += high;
+            total[size + j] += middle;
+            /* To the nearest integer, ties to even: below 2^51 this sum has no fraction. */
+            total[2 * size + j] += (int64_t)((rest * 0x1p40 + 0x1.8p52) - 0x1.8p52);
+        }
+}
+
+/* limb_sum(values, largest, total): total of shape (3, size) gets the sum of the rows. */
+static PyObject *limb_sum(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 3) < 0)
+        return NULL;
+    const double largest = PyFloat_AsDouble(args[1]);
+    const Py_buffer *values, *total;
+    if (!PyErr_Occurred() && (values = take(&arrays, args[0], "fd", 2, DENSE, "values"))
+        && (total = take(&arrays, args[2], "lq", 2, DENSE | PyBUF_WRITABLE, "total"))) {
+        if (total->shape[0] != 3 || total->shape[1] != values->shape[1] || !(largest > 0 && largest <= 0x1p55))
+            PyErr_SetString(PyExc_ValueError, "arrays do not fit together");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            add_limbs(values, largest, total->buf);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    return finish(&arrays);
+}
+
+/* splitmix64, as `hashed` of skfedcal/methods/own_rows.py. */
+static uint64_t splitmix(uint64_t value, uint64_t salt)
+{
+    uint64_t z = (value + salt) * UINT64_C(0x9E3779B97F4A7C15) + UINT64_C(0x632BE59BD9B4E019);
+    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+    return z ^ z >> 31;
+}
+
+/* held_marks(offsets, names, salt, limit, out): whether the hash of a row's number at its client
+   and of the client's name is below the limit. */
+static PyObject *held_marks(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 5) < 0)
+        return NULL;
+    const uint64_t salt = PyLong_AsUnsignedLongLong(args[2]), limit = PyLong_AsUnsignedLongLong(args[3]);
+    const Py_buffer *offsets, *names, *out;
+    if (!PyErr_Occurred() && (offsets = take(&arrays, args[0], INTEGERS, 1, 0, "offsets"))
+        && (names = take(&arrays, args[1], "lq", 1, DENSE, "names"))
+        && (out = take(&arrays, args[4], "?", 1, DENSE | PyBUF_WRITABLE, "out"))) {
+        const Py_ssize_t n = length(offsets) - 1, n_rows = length(out);
+        int good = n >= 0 && length(names) == n && whole_number(offsets, n) - whole_number(offsets, 0) == n_rows;
+        for (Py_ssize_t i = 0; i < n && good; i++)
+            good = whole_number(offsets, i) <= whole_number(offsets, i + 1);
+        char *mark = out->buf;
+        for (Py_ssize_t i = 0; i < n && good; i++) {
+            const uint64_t own = splitmix((uint64_t)((const int64_t *)names->buf)[i], salt + 1);
+            const Py_ssize_t size = whole_number(offsets, i + 1) - whole_number(offsets, i);
+            for (Py_ssize_t j = 0; j < size; j++)
+                *mark++ = splitmix((uint64_t)j ^ own, salt) < limit;
+        }
+        if (!good)
+            PyErr_SetString(PyExc_ValueError, "arrays do not fit together");
+    }
+    return finish(&arrays);
+}
+
 /* scores(rows, labels, out): log loss and Brier score of each row, out of shape (2, n). */
 static PyObject *scores(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
 {
@@ -1100,6 +1183,8 @@ static PyMethodDef METHODS[] = {
     {"bin_values", (PyCFunction)(void (*)(void))bin_values, METH_FASTCALL, "Values of bins."},
     {"bin_scores", (PyCFunction)(void (*)(void))bin_scores, METH_FASTCALL, "Losses of rows and of bins."},
     {"encode_sum", (PyCFunction)(void (*)(void))encode_sum, METH_FASTCALL, "Sum of encoded rows."},
+    {"limb_sum", (PyCFunction)(void (*)(void))limb_sum, METH_FASTCALL, "Sum of rows in fixed point."},
+    {"held_marks", (PyCFunction)(void (*)(void))held_marks, METH_FASTCALL, "Rows that are held back."},
     {"scores", (PyCFunction)(void (*)(void))scores, METH_FASTCALL, "Losses of rows."},
     {"scaling_sums", (PyCFunction)(void (*)(void))scaling_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {"bias_sums", (PyCFunction)(void (*)(void))bias_sums, METH_FASTCALL, "Loss, slopes and curvature."},

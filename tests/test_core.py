@@ -23,6 +23,7 @@ from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import BlockSpec
 from skfedcal.methods.bias_temperature.rounds import BiasTemperatureNewton
 from skfedcal.methods.buckets import ClassBins
+from skfedcal.methods.own_rows import split_rows
 from skfedcal.methods.scaling.families import MatrixMap, VectorMap
 from skfedcal.methods.scaling.rounds import (
     ClassCurvature,
@@ -602,6 +603,88 @@ def test_encoded_sums_are_those_of_the_codec(monkeypatch, norm, groups, whole):
             expected = code.encode_sum(values)
             # A last bit may turn a rounding now and then.
             assert np.abs(found - expected).max() <= 2
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_real_numbers_have_the_limbs_of_numpy(monkeypatch, dtype):
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=(300, 5)) * 10.0 ** rng.uniform(-14, 18, (300, 5))
+    values[:4] = [
+        [np.nan, np.inf, -np.inf, 1e300, -1e300],
+        [0.0, -0.0, 2.0**-41, -(2.0**-41), 3 * 2.0**-41],
+        [2.0**24, -(2.0**24), 2.0**-8, -(2.0**-8), 2.0**24 - 1],
+        [2.0**55, -(2.0**55), 2.0**54, 5e-324, -1.0],
+    ]
+    with np.errstate(over="ignore"):
+        values = values.astype(dtype)
+    code = BlockCode(BlockSpec((5,)))
+    assert code.n_limbs == 3
+    found = [code.encode_sum(values), code.encode_sum(values[:, ::-1])[:, ::-1]]
+    each = sum(code.encode_sum(values[i : i + 1]) for i in range(len(values)))
+    monkeypatch.setattr(_compiled, "core", None)
+    expected = code.encode_sum(values)
+    assert expected[0].any() and expected[2].any()
+    for total in (*found, each):
+        np.testing.assert_array_equal(total, expected)
+
+
+@needs_core
+@pytest.mark.parametrize("names", [range(6), list("abcdef"), [0.5, -1, None, "", 7, 8]])
+def test_both_forms_hold_back_the_same_rows(monkeypatch, names):
+    rows, labels = hard_rows(400, 3, np.float64)
+    offsets = np.array([0, 7, 7, 150, 151, 390, 400])
+    whole = FederatedDataset(rows, labels, offsets, names, 3)
+    for clients in (whole, whole.slice(2, 5), whole.slice(1, 2)):
+        found = split_rows(clients)
+        with monkeypatch.context() as patch:
+            patch.setattr(_compiled, "core", None)
+            expected = split_rows(clients)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one.order, other.order)
+            np.testing.assert_array_equal(one.offsets, other.offsets)
+            np.testing.assert_array_equal(one.labels, other.labels)
+        held, fitted = found
+        assert held.n_rows + fitted.n_rows == clients.n_rows
+
+
+@needs_core
+def test_what_the_core_marks_must_fit_together():
+    marks = np.zeros(5, np.bool_)
+    names = np.zeros(2, np.int64)
+    for offsets, some in (
+        ([0, 2, 6], names),
+        ([0, 6, 5], names),
+        ([0, 5], names),
+        ([1, 3, 5], names),
+        ([0, 2, 5], names[:1]),
+    ):
+        with pytest.raises(ValueError, match="do not fit together"):
+            _compiled.held_marks(np.array(offsets), some, 1, 2**63, marks)
+    total = np.zeros((3, 2), np.int64)
+    for values, largest in ((np.zeros((4, 3)), 1.0), (np.zeros((4, 2)), np.nan)):
+        with pytest.raises(ValueError, match="do not fit together"):
+            _compiled.core.limb_sum(values, largest, total)
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scores_before_and_after_a_temperature_are_those_of_each_row(dtype):
+    rows, labels = hard_rows(200, 4, dtype)
+    order = np.random.default_rng(0).permutation(200)
+    for clients in (
+        dataset(rows, labels, [50, 0, 150]),
+        dataset(rows, labels[order], [50, 0, 150], order=order),
+        dataset(rows, labels, [50, 0, 150]).slice(2, 3),
+    ):
+        out = np.empty((4, clients.n_rows))
+        assert _compiled.scaled_scores(clients, 0.4, out)
+        for block in clients.blocks():
+            expected = np.empty((2, clients.n_rows))
+            _compiled.scores(block.rows, block.labels, expected)
+            np.testing.assert_array_equal(out[:2], expected)
+            _compiled.scores(block.rows * dtype(0.4), block.labels, expected)
+            np.testing.assert_array_equal(out[2:], expected)
 
 
 @needs_core

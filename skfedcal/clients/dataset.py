@@ -123,7 +123,7 @@ class FederatedDataset:
 
     @property
     def sizes(self) -> Array:
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
     @property
     def filled(self) -> Array:
@@ -147,10 +147,12 @@ class FederatedDataset:
         Neighbours are a view; others are gathered block by block as they are needed.
         """
         positions = np.asarray(positions)
-        if not positions.size:
+        n_picked = len(positions)
+        if not n_picked:
             return self.slice(0, 0)
         first, stop = int(positions[0]), int(positions[-1]) + 1
-        if first >= 0 and (positions[1:] - positions[:-1] == 1).all():
+        neighbours = first >= 0 and stop - first == n_picked
+        if neighbours and (n_picked < 3 or (positions[1:] > positions[:-1]).all()):
             everyone = (first, stop) == (0, self.n_clients)
             return self if everyone else self.slice(first, stop)
         sizes = self.sizes[positions]
@@ -170,15 +172,21 @@ class FederatedDataset:
         """Return the rows of `rows` where `keep` is true; clients may become empty."""
         if self.order is not None:
             keep = keep[self.order]
-        start, stop = self.offsets[0], self.offsets[-1]
-        packed = start + np.flatnonzero(keep[start:stop])
-        where = packed if self.order is None else self.order[packed]
-        return replace(
-            self,
-            labels=self.labels[packed],
-            offsets=np.searchsorted(packed, self.offsets),
-            weights=None if self.weights is None else self.weights[packed],
-            order=where,
+        return self.keep_packed(
+            np.flatnonzero(keep[self.offsets[0] : self.offsets[-1]])
+        )
+
+    def keep_packed(self, numbers: Array) -> FederatedDataset:
+        """Return the rows of these numbers, rising, among the packed rows."""
+        packed = self.offsets[0] + numbers
+        return FederatedDataset(
+            self.rows,
+            self.labels[packed],
+            np.searchsorted(packed, self.offsets),
+            self.names,
+            self.n_classes,
+            None if self.weights is None else self.weights[packed],
+            packed if self.order is None else self.order[packed],
         )
 
     def compact(self) -> FederatedDataset:

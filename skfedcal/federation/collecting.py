@@ -334,9 +334,10 @@ def run_rounds(
     n_rows = getattr(clients, "n_rows", 0) if mechanism.unit == "example" else 0
     # Times tell the size of a client, or of a Poisson sample: they are recorded without
     # noise and in simulations only.
-    report = mechanism.report()
-    release = report.eps < inf and report.secure
-    timed = not release and schedule.cohort != "poisson"
+    timed = schedule.cohort != "poisson"
+    if timed and not isinstance(mechanism, ExactSum):
+        report = mechanism.report()
+        timed = not (report.eps < inf and report.secure)
     rounds = _Rounds(
         runner,
         algorithm,
@@ -543,13 +544,14 @@ class _Rounds:
         """What clients are asked, and how they clip and encode the answer."""
         mechanism = self.mechanism
         spec = self.algorithm.spec(broadcast)
+        randomizer = source = None
         if isinstance(mechanism, ExactSum):
             codec = self._exact_codec(mechanism, spec)
         else:
             codec = mechanism.codec(spec, index)
-        randomizer = mechanism.randomizer(codec, index)
-        # Only simulated clients that draw noise need words of a seed.
-        source = None if randomizer is None else mechanism.site_entropy
+            randomizer = mechanism.randomizer(codec, index)
+            # Only simulated clients that draw noise need words of a seed.
+            source = None if randomizer is None else mechanism.site_entropy
         return Request(
             self.algorithm,
             broadcast,
@@ -558,12 +560,12 @@ class _Rounds:
             randomizer,
             None if source is None else source.child(index),
             mechanism.n_min,
-            round_index=index,
-            n_clients=self.schedule.n_clients,
-            n_units=self.n_rows,
+            index,
+            self.schedule.n_clients,
+            self.n_rows,
             claim=mechanism.event,
-            max_colluders=mechanism.max_colluders,
             run=run_id,
+            max_colluders=mechanism.max_colluders,
             simulated=mechanism.seeded,
             n_rounds=self.schedule.n_rounds,
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skfedcal.clients.dataset import FederatedDataset
-from skfedcal.contract import Arrays, CellRows, FederatedAlgorithm
+from skfedcal.contract import Arrays, CellRows, FederatedAlgorithm, Rows
 from skfedcal.exceptions import NotEnoughClientsError
 from skfedcal.privacy.codec import Codec, Integers
 from skfedcal.privacy.entropy import Entropy, OSEntropy
@@ -245,14 +245,18 @@ def respond(
     20 20
     """
     units = clients.by_row() if request.unit == "example" else clients
+    size = sum(code.spec.size for code in request.codec.blocks.values())
+    values = getattr(request.algorithm, "values_at_once", _CHUNK_VALUES)
+    chunk = max(1, values // max(size, 1))
+    plain = request.randomizer is None and on_failure is None
+    if plain and 0 < units.n_clients <= chunk:
+        sent = request.codec.encode_sum(_answers(request, units))
+        return PartialSum(sent, clients.n_clients, units.n_clients)
     total = request.codec.zeros()
     streams = None
     if request.randomizer is not None:
         streams = _streams(request, clients.n_clients, positions)
         _add(total, request.randomizer.shares(request.codec, streams))
-    size = sum(code.spec.size for code in request.codec.blocks.values())
-    values = getattr(request.algorithm, "values_at_once", _CHUNK_VALUES)
-    chunk = max(1, values // max(size, 1))
     start = 0
     while start < units.n_clients:
         stop = min(start + chunk, units.n_clients)
@@ -274,8 +278,9 @@ def timed_respond(
     Time depends on the rows of a client.
     """
     started = time.perf_counter()
-    answer = respond(request, clients, positions)
-    return replace(answer, seconds=time.perf_counter() - started)
+    found = respond(request, clients, positions)
+    seconds = time.perf_counter() - started
+    return PartialSum(found.total, found.n_clients, found.n_units, seconds)
 
 
 def _add_answers(
@@ -309,10 +314,7 @@ def _sum_of_sent(
     request: Request, part: FederatedDataset, streams: ClientStreams | None
 ) -> tuple[Mapping[str, Integers], bool]:
     """Sum of what units send: encoded rows, or randomised reports of these."""
-    values = request.algorithm.query(request.broadcast, part)
-    if any(len(value) != part.n_clients for value in values.values()):
-        # A second row of a client would not be under its bound.
-        raise ValueError("A query must return one row for each client.")
+    values = _answers(request, part)
     if request.randomizer is None or streams is None:
         total = request.codec.encode_sum(values)
         blocks = request.codec.blocks.items()
@@ -320,6 +322,16 @@ def _sum_of_sent(
     encoded = request.codec.encode(values)
     sparse = (isinstance(rows, CellRows) for rows in encoded.values())
     return request.randomizer.reports(encoded, streams), all(sparse)
+
+
+def _answers(request: Request, part: FederatedDataset) -> Rows:
+    """What units compute, one row for each."""
+    values = request.algorithm.query(request.broadcast, part)
+    for value in values.values():
+        if len(value) != part.n_clients:
+            # A second row of a client would not be under its bound.
+            raise ValueError("A query must return one row for each client.")
+    return values
 
 
 def _sum_of_zeros(

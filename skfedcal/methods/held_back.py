@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from math import prod, sqrt
 from types import SimpleNamespace
 from typing import Any
 
@@ -253,21 +253,22 @@ def fit_here(
     """State of an exact fit to rows that are in this process; nothing is released.
 
     near: State of a fit to other rows of the same clients, to start from where the
-        algorithm can (``algorithm._init_near``).
+        algorithm can (``algorithm._init_near``). Such an algorithm also says when the
+        state is good enough to compare losses (``algorithm._is_near``).
     """
-    state = algorithm.init(clients.n_classes)
-    if hasattr(algorithm, "_init_near"):
-        state = algorithm._init_near(near)
+    start = getattr(algorithm, "_init_near", None)
+    state = algorithm.init(clients.n_classes) if start is None else start(near)
+    done = getattr(algorithm, "_is_near", algorithm.done)
     for _ in range(algorithm.n_rounds):
         answer = algorithm.query(algorithm.broadcast(state), clients)
         total = {
             name: rows.total().reshape(rows.block)
             if isinstance(rows, CellRows)
-            else rows.sum(axis=0)
+            else np.add.reduce(rows, axis=0)
             for name, rows in answer.items()
         }
-        state = algorithm.update(state, Sums(total), len(clients))
-        if algorithm.done(state):
+        state = algorithm.update(state, Sums(total), clients.n_clients)
+        if done(state):
             break
     return state
 
@@ -281,24 +282,28 @@ def compare_rows(
     """
     if _compiled.core is None:
         algorithm = map_losses(calibrator, held=False)
-        rows = algorithm.query({}, clients.by_row())["losses"]
+        rows = algorithm.query({}, clients.by_row())["losses"].T
     else:  # the estimator's own way is faster than the formula that a site knows
         rows = _row_losses(calibrator, clients)
-    found = comparison(LossState(rows.sum(axis=0)), held)
-    worse = rows[:, 3] - rows[:, 1]
-    spread = worse - rows[:, 0] * (found["log_loss"] - found["log_loss_input"])
-    error = float(np.sqrt((spread**2).sum())) / max(found["n_rows"], 1e-12)
+    found = comparison(LossState(np.add.reduce(rows, axis=1)), held)
+    spread = rows[3] - rows[1]
+    spread -= rows[0] * (found["log_loss"] - found["log_loss_input"])
+    error = sqrt(np.vdot(spread, spread)) / max(found["n_rows"], 1e-12)
     return {**found, "error": error}
 
 
 def _row_losses(calibrator: Any, clients: FederatedDataset) -> Array:
-    """What `MapLosses` sums, for each row by itself, by a map that is at hand."""
+    """What `MapLosses` sums, for each row by itself, by a map that is at hand.
+
+    Result of shape (5, n_rows).
+    """
     found = calibrator._map_scores(clients)
     if found is not None:
-        rows = np.array([np.ones(clients.n_rows), *np.fmin(found, _WORST_BOTH)])
+        rows = np.ones((5, clients.n_rows))
+        np.fmin(found, _WORST_BOTH, out=rows[1:])
         if clients.weights is not None:
             rows *= clients.weights[clients.offsets[0] : clients.offsets[-1]]
-        return rows.T
+        return rows
     parts = []
     for block in clients.blocks():
         logits = _numerics.center(block.rows)
@@ -308,12 +313,12 @@ def _row_losses(calibrator: Any, clients: FederatedDataset) -> Array:
         after = _scores(logits, block.labels)
         part = np.array([np.ones(len(block.labels)), *before, *after])
         parts.append(part if block.weights is None else part * block.weights)
-    return np.concatenate(parts, axis=1).T if parts else np.zeros((0, 5))
+    return np.concatenate(parts, axis=1) if parts else np.zeros((5, 0))
 
 
 def comparison(state: LossState, held: bool) -> dict[str, float]:
     """Mean losses of input and map from their sums; rows may be none."""
-    sums = [float(value) for value in state.sums]
+    sums = state.sums.tolist()
     n_rows = sums[0]
     loss_before, brier_before, loss_after, brier_after = (
         value / n_rows if n_rows > 0 else np.nan for value in sums[1:]

@@ -8,6 +8,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from skfedcal import _compiled
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import Array
 
@@ -18,6 +19,7 @@ WEIGHT_UNIT = 2.0**-16
 # Salt of the hash that holds rows back, and the share of rows that it takes.
 _HOLD_BACK = 0x5EED
 HELD_SHARE = 0.2
+_HELD_BELOW = 2**64 // 5
 
 
 def packed(clients: FederatedDataset) -> tuple[Array, Array, Array]:
@@ -66,34 +68,29 @@ def split_rows(clients: FederatedDataset) -> tuple[FederatedDataset, FederatedDa
 
 def _held_marks(clients: FederatedDataset) -> NDArray[np.bool_]:
     """Whether each row, in packed order, is held back."""
+    names, marks = name_numbers(clients.names), np.empty(clients.n_rows, np.bool_)
+    if _compiled.held_marks(clients.offsets, names, _HOLD_BACK, _HELD_BELOW, marks):
+        return marks
     sizes = clients.sizes
     first = np.repeat(clients.offsets[:-1] - clients.offsets[0], sizes)
     number = np.arange(clients.n_rows) - first
-    return _is_held(number, np.repeat(_own(clients.names), sizes))
+    return _is_held(number, np.repeat(hashed(names, _HOLD_BACK + 1), sizes))
 
 
 def _kept(clients: FederatedDataset, mark: NDArray[np.bool_]) -> FederatedDataset:
     """Rows that are marked."""
-    start, stop = int(clients.offsets[0]), int(clients.offsets[-1])
-    keep = np.zeros(len(clients.rows), dtype=np.bool_)
-    where = slice(start, stop) if clients.order is None else clients.order[start:stop]
-    keep[where] = mark
-    return clients.keep_rows(keep)
+    return clients.keep_packed(np.flatnonzero(mark))
 
 
 def held_back_mark(n_rows: int, name: Hashable) -> Array:
     """Whether each row of one client is held back, by its number and the name."""
-    return _is_held(np.arange(n_rows), _own([name]))
-
-
-def _own(names: Sequence[Hashable]) -> Array:
-    """Hashes of names of clients."""
-    return hashed(name_numbers(names), _HOLD_BACK + 1)
+    own = hashed(name_numbers([name]), _HOLD_BACK + 1)
+    return _is_held(np.arange(n_rows), own)
 
 
 def _is_held(number: Array, own: Array) -> Array:
     mixed = hashed(number ^ own.astype(np.int64), _HOLD_BACK)
-    return mixed < np.uint64(2**64 // 5)
+    return mixed < np.uint64(_HELD_BELOW)
 
 
 def name_numbers(names: Sequence[Hashable]) -> Array:

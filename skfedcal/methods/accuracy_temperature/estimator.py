@@ -389,7 +389,7 @@ class FedAccTempCalibrator(BaseCalibrator):
         full_rows = self._full_rows(setting)
         search = choose_search(self, setting.private)
         if search == "newton" and self.objective == "nll":
-            return TemperatureNewton()
+            return TemperatureNewton(n_rows=setting.n_rows)
         if search == "newton":
             return AccuracyRoot(low, high, center)
         if search == "grid":

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Rows,
         Seed,
     )
+    from skfedcal.clients.dataset import FederatedDataset
     from skfedcal.contract import Array, FederatedAlgorithm
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
@@ -180,7 +181,7 @@ class FedTempCalibrator(BaseCalibrator):
                 self.solver == "auto" and setting.n_rounds == 1
             ):
                 return TemperatureGrid()
-            return TemperatureNewton()
+            return TemperatureNewton(n_rows=setting.n_rows)
         if self.solver == "grid":
             return TemperatureGrid(n_points=17, clip=clip or 1.0)
         algorithm = TemperaturePosterior(clip=clip)
@@ -251,6 +252,13 @@ class FedTempCalibrator(BaseCalibrator):
     def _calibrate(self, logits: Array) -> Array:
         logits /= logits.dtype.type(self.temperature_)
         return logits
+
+    def _map_scores(self, clients: FederatedDataset) -> Array | None:
+        if clients.n_classes == 1:
+            return None
+        out = np.empty((4, clients.n_rows))
+        done = _compiled.scaled_scores(clients, 1 / self.temperature_, out)
+        return out if done else None
 
     def _direct_proba(self, X: Rows) -> FloatArray | None:
         if _compiled.core is None:

@@ -42,10 +42,10 @@ def derivative_sums(
     step: About one row in `step` is used, see `hash_sample`.
     Result sums of shape (n_clients, order), and rows used of shape (n_clients,).
     """
-    beta = np.atleast_1d(np.asarray(beta, dtype=np.float64))
+    beta = np.array(beta, dtype=np.float64, ndmin=1)
     double = np.dtype(dtype) == np.float64
-    sums = np.zeros((len(clients), order))
-    used = np.empty(len(clients), dtype=np.int64)
+    sums = np.zeros((clients.n_clients, order))
+    used = np.empty(clients.n_clients, dtype=np.int64)
     if _compiled.core is not None and _compiled.derivative_sums(
         clients, beta, step, double, sums, used
     ):

@@ -8,7 +8,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import exp, factorial, log, log1p, sqrt
+from itertools import accumulate
+from math import exp, log, log1p, sqrt
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,8 @@ _MAX_SAMPLE_ROUNDS = 5
 
 # Derivatives sent: enough for one pass over all rows after a good start.
 _ORDER = 5
+_SLOPES, _SIZES = BlockSpec((_ORDER,)), BlockSpec((2,), kind="count")
+_FACTORIALS = (1.0, 1.0, 2.0, 6.0, 24.0)
 # A step this long in log(beta) is too long for a polynomial.
 _REACH = 1.0
 
@@ -51,6 +55,10 @@ _ALIKE = 2.0
 # Slope and curvature per row below which the loss is flat, well above the resolution
 # of what is sent: rows that are all right pull T to 0 with ever smaller slopes.
 _FLAT = 1e-9
+
+# An error of log(beta) this small changes a mean log loss by less than a thousandth of
+# what a warning looks at (`_HARM` of methods/base.py).
+_SAME_LOSS = 1e-6
 
 # Below this many entries float32 input is worked on in float64, to a tighter
 # tolerance: rounding does not average out over so few rows, and time does not matter.
@@ -104,18 +112,28 @@ class TemperatureNewton:
 
     The rows used in the first round are picked by a hash of their own first entry: the
     same rows whatever the partition into clients.
+
+    n_rows: Rows of all clients; 0 if the server does not know it. Of few rows no sample
+        is asked: it would be too small to be used.
     """
 
     n_rounds: int = 60
+    n_rows: int = server_field(0)
 
     def init(self, n_classes: int) -> TemperatureState:
-        return TemperatureState()
+        if not 0 < self.n_rows < _MIN_ROWS * _SAMPLE:
+            return TemperatureState()
+        return TemperatureState(stage=1, precise=self.n_rows * n_classes <= _SMALL)
 
     def _init_near(self, state: TemperatureState) -> TemperatureState:
         """State at the optimum of other rows, to go on with all rows."""
         if state.bounded:
             return TemperatureState()
         return TemperatureState(state.beta, stage=1, precise=state.precise)
+
+    def _is_near(self, state: TemperatureState) -> bool:
+        """Whether the losses of rows are those of the optimum, for a comparison."""
+        return state.flat or state.error <= _SAME_LOSS
 
     def broadcast(self, state: TemperatureState) -> Arrays:
         return {
@@ -125,10 +143,7 @@ class TemperatureNewton:
         }
 
     def spec(self, broadcast: Arrays) -> dict[str, BlockSpec]:
-        return {
-            "slopes": BlockSpec((_ORDER,)),
-            "sizes": BlockSpec((2,), kind="count"),
-        }
+        return {"slopes": _SLOPES, "sizes": _SIZES}
 
     def forms(self, n_classes: int) -> tuple[Form, ...]:
         """List the broadcasts that a site accepts.
@@ -151,10 +166,7 @@ class TemperatureNewton:
         slopes, used = derivative_sums(clients, beta, _ORDER, dtype, stage)
         # Derivatives in x, where beta * (1 + x) is the next point: whatever the scale
         # of the logits, they are neither too large nor too small to be sent.
-        power = 1.0
-        for i in range(_ORDER):
-            power *= beta
-            slopes[:, i] *= power
+        slopes *= list(accumulate([beta] * _ORDER, mul))
         sizes = np.empty((len(clients), 2), dtype=np.int64)
         np.multiply(clients.sizes, clients.rows.shape[1], out=sizes[:, 0])
         sizes[:, 1] = used
@@ -163,12 +175,12 @@ class TemperatureNewton:
     def update(
         self, state: TemperatureState, total: Sums, n_clients: int
     ) -> TemperatureState:
-        n_cells, n_used = total["sizes"]
-        precise = bool(n_cells <= _SMALL)
+        n_cells, n_used = total["sizes"].tolist()
+        precise = n_cells <= _SMALL
         if state.stage > 1 and n_used < _MIN_ROWS:
             return replace(state, stage=1, precise=precise)
-        moved = newton_step(state, total["slopes"], floor=_FLAT * n_used)
-        moved = replace(moved, precise=precise, stage_rounds=state.stage_rounds + 1)
+        counted = replace(state, precise=precise, stage_rounds=state.stage_rounds + 1)
+        moved = newton_step(counted, total["slopes"], floor=_FLAT * n_used)
         far = moved.error > _NEAR and moved.stage_rounds < _MAX_SAMPLE_ROUNDS
         if state.stage == 1 or far:
             return moved
@@ -190,7 +202,7 @@ def newton_step(
     significant if they are at most `floor`.
     """
     here = log(state.beta)
-    scaled = [float(s) for s in slopes]
+    scaled = slopes.tolist()
     slope, curvature = scaled[:2]
     if max(abs(slope), curvature) <= floor:
         return replace(state, error=0.0, flat=True)
@@ -221,7 +233,7 @@ def _log_root(scaled: list[float]) -> tuple[float, float]:
     """Change of ``log(beta)`` to the root of the slope, and the error of taking it."""
     if not scaled[1] > 0:
         return 0.0, np.inf
-    terms = [s / factorial(i) / scaled[1] for i, s in enumerate(scaled)]
+    terms = [s / f / scaled[1] for s, f in zip(scaled, _FACTORIALS, strict=True)]
     x = _rational_root(terms)
     if not x > -1:
         return _polynomial_root(_in_log(terms), -terms[0])

@@ -129,7 +129,7 @@ def test_continuations_that_agree_by_chance_are_not_convergence():
     last = brentq(lambda s: gap_of_continuations([*start, s]), 0.0, 2.0, xtol=1e-15)
     assert _log_root([*start, last])[1] < 1e-12
     # A sixth derivative of 1 moves the root by 0.3**5 / 120, about 2e-5.
-    state = newton_step(TemperatureState(stage=1), [*start, last])
+    state = newton_step(TemperatureState(stage=1), np.array([*start, last]))
     assert state.error > 2e-5
 
 
