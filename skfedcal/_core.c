@@ -332,12 +332,10 @@ static PyObject *softmax(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ss
 }
 
 /* Adds derivatives of a group to the sums of its clients, row after row. */
-static void add_group(const Matrix *m, Group *g, int single, void *buffer, int order, double *sums, int weighted)
+/* Adds the derivatives of each row of a group to those of its client; with a constant order
+   sums stay in registers. */
+INLINE void add_rows(const Group *g, double out[5][GROUP], const int order, const int weighted, double *sums)
 {
-    double out[5][GROUP];
-    if (!g->size)
-        return;
-    level->derivatives[single](m, g, buffer, order, out);
     for (int l = 0; l < g->size;) {
         const Py_ssize_t client = g->clients[l];
         double own[5], *to = sums + client * order;
@@ -349,6 +347,22 @@ static void add_group(const Matrix *m, Group *g, int single, void *buffer, int o
         for (int k = 0; k < order; k++)
             to[k] = own[k];
     }
+}
+
+static void add_group(const Matrix *m, Group *g, int single, void *buffer, int order, double *sums, int weighted)
+{
+    double out[5][GROUP];
+    if (!g->size)
+        return;
+    level->derivatives[single](m, g, buffer, order, out);
+    if (weighted)
+        add_rows(g, out, order, 1, sums);
+    else if (order == 5)
+        add_rows(g, out, 5, 0, sums);
+    else if (order == 4)
+        add_rows(g, out, 4, 0, sums);
+    else
+        add_rows(g, out, order, 0, sums);
     g->size = 0;
 }
 
@@ -357,6 +371,60 @@ typedef struct {
     long step;
     int wide;
 } Loop;
+
+/* Reads `size` labels from place i on; 0 if one is not a column. */
+INLINE int read_labels(const Py_buffer *view, Py_ssize_t i, const int size, Py_ssize_t columns, Py_ssize_t *labels)
+{
+    int good = 1;
+    const char *at = (const char *)view->buf + i * view->strides[0];
+    if (view->itemsize == 2 && view->format[0] == 'h' && view->strides[0] == 2)
+        for (int l = 0; l < size; l++)
+            labels[l] = ((const int16_t *)at)[l];
+    else
+        for (int l = 0; l < size; l++)
+            labels[l] = whole_number(view, i + l);
+    for (int l = 0; l < size; l++)
+        good &= (size_t)labels[l] < (size_t)columns;
+    return good;
+}
+
+/* Adds whole groups of neighbouring rows of one client, from row i on, with an empty group.
+   Returns the first row that is left, or -1 for a label out of range. */
+static Py_ssize_t add_neighbours(const Matrix *m, const Loop *loop, void *buffer, Py_ssize_t i, Py_ssize_t stop,
+                                 Py_ssize_t client, double beta, Group *g)
+{
+    for (int l = 0; l < GROUP; l++) {
+        g->clients[l] = client;
+        g->beta[l] = beta;
+    }
+    for (; stop - i >= GROUP; i += GROUP) {
+        for (int l = 0; l < GROUP; l++)
+            g->rows[l] = m->data + (i + l) * m->down;
+        g->size = GROUP;
+        if (!read_labels(loop->labels, i, GROUP, m->columns, g->labels))
+            return -1;
+        add_group(m, g, m->single && !loop->wide, buffer, (int)loop->sums->shape[1], loop->sums->buf, 0);
+    }
+    return i;
+}
+
+/* The next row from i on whose hash of the first entry, as in hash_sample, is below `limit`;
+   a row out of range counts as one. */
+static Py_ssize_t next_sampled(const Matrix *m, const Loop *loop, Py_ssize_t i, Py_ssize_t stop, uint64_t limit)
+{
+    for (; i < stop; i++) {
+        const Py_ssize_t at = loop->order ? whole_number(loop->order, i) : i;
+        if (at < 0 || at >= m->rows)
+            break;
+        const char *row = m->data + at * m->down;
+        const double first = m->single ? (double)*(const float *)row : *(const double *)row;
+        uint64_t bits;
+        memcpy(&bits, &first, 8);
+        if (bits * UINT64_C(0x9E3779B97F4A7C15) < limit)
+            break;
+    }
+    return i;
+}
 
 /* Returns what does not fit, or NULL. */
 static const char *add_derivatives(const Matrix *m, const Loop *loop, void *buffer)
@@ -370,6 +438,7 @@ static const char *add_derivatives(const Matrix *m, const Loop *loop, void *buff
     const int single = m->single && !loop->wide;
     /* floor(2^64 / step), as in hash_sample. */
     const uint64_t step = (uint64_t)loop->step, limit = UINT64_MAX / step + (UINT64_MAX % step == step - 1);
+    const int neighbours = !loop->order && !loop->weights && step == 1;
     Group group = {.size = 0};
     for (Py_ssize_t c = 0; c < n_clients; c++) {
         const Py_ssize_t start = whole_number(loop->offsets, c), stop = whole_number(loop->offsets, c + 1);
@@ -378,22 +447,25 @@ static const char *add_derivatives(const Matrix *m, const Loop *loop, void *buff
         const double beta = real_number(loop->beta, n_beta > 1 ? c : 0);
         Py_ssize_t count = 0;
         for (Py_ssize_t i = start; i < stop; i++) {
+            if (neighbours && !group.size) {
+                const Py_ssize_t left = add_neighbours(m, loop, buffer, i, stop, c, beta, &group);
+                if (left < 0)
+                    return "a label is out of range";
+                count += left - i;
+                i = left;
+            }
+            else if (step > 1)
+                i = next_sampled(m, loop, i, stop, limit);
+            if (i == stop)
+                break;
             const Py_ssize_t at = loop->order ? whole_number(loop->order, i) : i;
             if (at < 0 || at >= m->rows)
                 return "order is out of range";
-            const char *row = m->data + at * m->down;
-            if (step > 1) {
-                const double first = m->single ? (double)*(const float *)row : *(const double *)row;
-                uint64_t bits;
-                memcpy(&bits, &first, 8);
-                if (bits * UINT64_C(0x9E3779B97F4A7C15) >= limit)
-                    continue;
-            }
             const Py_ssize_t label = whole_number(loop->labels, i);
             if (label < 0 || label >= m->columns)
                 return "a label is out of range";
             const int l = group.size++;
-            group.rows[l] = row;
+            group.rows[l] = m->data + at * m->down;
             group.labels[l] = label;
             group.clients[l] = c;
             group.beta[l] = beta;

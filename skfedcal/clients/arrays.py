@@ -10,6 +10,7 @@ reads its own file with it.
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -109,10 +110,13 @@ _SUM_TOLERANCE = 1e-3
 
 
 def check_finite(X):
-    """Refuse rows that are not scores; -inf is allowed next to a finite score."""
+    """Refuse rows that are not scores; -inf is allowed next to a finite score.
+
+    Result finite: Whether no entry can be -inf; False also where sums overflow.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(X.sum()):  # one pass, and nearly always the only one
-            return
+        if isfinite(X.sum()):  # one pass, and nearly always the only one
+            return True
     low, high = X.min(), X.max()
     bad = np.isnan(low) or np.isnan(high) or np.isposinf(high)
     if bad or (np.isneginf(low) and not np.isfinite(_numerics.row_max(X)).all()):
@@ -125,6 +129,7 @@ def check_finite(X):
             f"{int(wrong.argmax())}, counted from 0). Leave such rows out, or correct "
             "them."
         )
+    return False
 
 
 def usable_rows(X, n_classes, *, input_type):

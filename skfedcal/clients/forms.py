@@ -7,6 +7,7 @@
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from sklearn.utils import check_consistent_length, column_or_1d
@@ -67,12 +68,12 @@ class ClassMap:
             return y.astype(small)
         return self.order[np.searchsorted(self.classes, y)].astype(small)
 
-    @property
+    @cached_property
     def in_order(self):
         """Whether columns are in the order of `classes`."""
         return bool((self.order == np.arange(len(self))).all())
 
-    @property
+    @cached_property
     def plain(self):
         """Whether labels are the column numbers."""
         return self.classes.dtype.kind in "iu" and bool(
@@ -141,7 +142,8 @@ def _distinct(y, n_columns):
     """Sorted distinct labels; counted, not sorted, where labels are column numbers."""
     if y.dtype.kind in "iu" and y.size and y.min() >= 0 and y.max() <= n_columns + 1:
         # bincount of older numpy refuses uint64; these labels are small.
-        return np.flatnonzero(np.bincount(y.astype(np.int64))).astype(y.dtype)
+        counts = np.bincount(y.astype(np.int64, copy=False))
+        return counts.nonzero()[0].astype(y.dtype)
     with clear_errors("y"):
         check_classification_targets(y)
     return distinct(y, "y")
@@ -212,20 +214,23 @@ def drop_client_column(estimator, X):
 
 def check_scores(estimator, X, *, reset):
     """Validate rows of scores; 1-D input becomes one column."""
+    return _read_scores(estimator, X, reset=reset)[0]
+
+
+def _read_scores(estimator, X, *, reset):
+    """Validated rows of scores, and whether `check_finite` found all of them finite."""
     if not reset:
         X = drop_client_column(estimator, X)
     if _is_clean(estimator, X, reset):
         if reset:
             estimator.n_features_in_ = X.shape[1]
-        check_finite(X)
-        return X
+        return X, check_finite(X)
     with clear_errors("X"):
         X = _as_table(estimator, from_tensor(X), reset)
         X = validate_data(
             estimator, X, dtype=_FLOATS, ensure_all_finite=False, reset=reset
         )
-    check_finite(X)
-    return X
+    return X, check_finite(X)
 
 
 def _is_clean(estimator, X, reset):
@@ -440,7 +445,7 @@ def make_dataset(
         X, client_ids = split_client_column(X, client_ids)
     raw = parse_clients(X, y, client_ids, sample_weight)
     rows, labels, weights, sizes = _pool(raw)
-    rows = check_scores(estimator, rows, reset=True)
+    rows, finite = _read_scores(estimator, rows, reset=True)
     classes = resolve_classes(
         labels,
         classes,
@@ -451,7 +456,7 @@ def make_dataset(
     labels = classes.columns(labels)
     if input_type is not None:
         # A warning about the values of private rows would be a release of its own.
-        if not private:
+        if not private and not (finite and input_type == "logits"):
             _warn_about_zeros(rows, labels, len(classes), input_type)
         rows = to_logits(rows, len(classes), input_type=input_type, warn=not private)
     names, order = raw.names, None
@@ -460,7 +465,8 @@ def make_dataset(
     if order is not None:
         labels = labels[order]
         weights = None if weights is None else weights[order]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=offsets[1:])
     dataset = FederatedDataset(
         rows, labels, offsets, names, len(classes), weights=weights, order=order
     )
@@ -496,7 +502,8 @@ def _pool(raw):
     if raw.from_arrays:
         with clear_errors("y"):
             X, y = raw.X[0], as_vector(from_tensor(raw.y[0]), warn=True)
-            check_consistent_length(X, y)
+            if not (type(X) is type(y) is np.ndarray and X.shape[:1] == y.shape):
+                check_consistent_length(X, y)
         weights = (
             None if raw.weights is None else _check_weights(raw.weights[0], len(y))
         )

@@ -22,6 +22,7 @@ from skfedcal._sklearn_compat import (
     KnownParams,
     StrOptions,
     fit_context,
+    has_callbacks,
     undone_on_error,
 )
 from skfedcal.clients.arrays import INPUT_TYPES, check_given, to_logits
@@ -201,7 +202,7 @@ def is_remote(X: object) -> TypeGuard[RemoteClients]:
 
 
 class RoundCallbacks:
-    """Show the rounds of a fit to the callbacks of an estimator.
+    """Show the rounds of a fit to the callbacks of an estimator, if it has any.
 
     estimator: With `CallbackSupportMixin`.
     set_state: ``set_state(state, record)`` gives the estimator the state after a round.
@@ -211,14 +212,19 @@ class RoundCallbacks:
         self, estimator: Any, set_state: Callable[[Any, RoundRecord], None]
     ) -> None:
         self._estimator, self._set_state = estimator, set_state
+        self._watched = has_callbacks(estimator)
 
     def start(self, n_rounds: int) -> None:
         """Begin the fit."""
+        if not self._watched:
+            return
         self._root = self._estimator._init_callback_context(max_subtasks=n_rounds)
         self._root.call_on_fit_task_begin(estimator=self._estimator)
 
     def round(self, state: Any, record: RoundRecord) -> bool:
         """Report one round to the callbacks; True from one of them stops the run."""
+        if not self._watched:
+            return False
         context = self._root.subcontext(task_name="round")
         context.call_on_fit_task_begin(estimator=self._estimator)
         self._set_state(state, record)
@@ -230,7 +236,8 @@ class RoundCallbacks:
 
     def end(self) -> None:
         """End the fit."""
-        self._root.call_on_fit_task_end(estimator=self._estimator)
+        if self._watched:
+            self._root.call_on_fit_task_end(estimator=self._estimator)
 
 
 @documented

@@ -772,6 +772,9 @@ BUILT_IN: tuple[Method, ...] = (
     ),
 )
 
+# Place of each estimator of this package.
+_BUILT_IN_PLACES = {m.estimator: i for i, m in enumerate(BUILT_IN)}
+
 _ADDED: dict[str, Method] = {}
 
 # Algorithms that a site computes only if its policy says so in words of its own, and
@@ -814,6 +817,8 @@ def family_name(cls: type) -> str | None:
 def method_of(cls: type) -> Method | None:
     """Entry of exactly this estimator class; None for others, subclasses included."""
     path = class_path(cls)
+    if path in _BUILT_IN_PLACES:
+        return BUILT_IN[_BUILT_IN_PLACES[path]]
     return next((m for m in methods() if m.estimator == path), None)
 
 

@@ -268,7 +268,7 @@ def test_a_masked_run_takes_up_a_checkpoint(tmp_path):
 
     def broken(kind, name, reply):
         calls.append(kind)
-        return None if len(calls) > (2 + 2 * 2) * len(THREE) else reply
+        return None if len(calls) > (2 + 2 * 1) * len(THREE) else reply
 
     sites = {n: Site(n, SiteRows(*rows)) for n, rows in THREE.items()}
     lost = RemoteClients(InProcessTransport(sites, on_reply=broken))

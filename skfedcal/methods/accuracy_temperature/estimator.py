@@ -22,7 +22,7 @@ from skfedcal.methods.accuracy_temperature.rounds import (
     mean_confidence,
 )
 from skfedcal.methods.base import BaseCalibrator
-from skfedcal.methods.temperature.rounds import TemperatureNewton
+from skfedcal.methods.temperature.rounds import newton_for
 from skfedcal.privacy.models import CLIP_RANGE
 
 if TYPE_CHECKING:
@@ -389,7 +389,7 @@ class FedAccTempCalibrator(BaseCalibrator):
         full_rows = self._full_rows(setting)
         search = choose_search(self, setting.private)
         if search == "newton" and self.objective == "nll":
-            return TemperatureNewton(n_rows=setting.n_rows)
+            return newton_for(setting.n_rows)
         if search == "newton":
             return AccuracyRoot(low, high, center)
         if search == "grid":

@@ -39,6 +39,7 @@ from skfedcal.methods.scaling.families import (
 )
 from skfedcal.methods.temperature.rounds import (
     GRID_BOUND,
+    SAMPLE,
     TemperatureGrid,
     TemperatureNewton,
     TemperatureState,
@@ -348,7 +349,7 @@ def _symmetric(upper: Array, n: int) -> Array:
 
 # Temperature in one round; the start needs no more digits than this many points give.
 _START_GRID = TemperatureGrid(n_points=24)
-_START_STEPS = TemperatureNewton()
+_START_STEPS = TemperatureNewton(sample=SAMPLE)
 
 # Entries per block: about c passes go over each, so that it should stay in the cache.
 _CELLS = 1 << 15

@@ -22,8 +22,8 @@ from skfedcal.methods.temperature.posterior import MIN_SIGNAL, TemperaturePoster
 from skfedcal.methods.temperature.rounds import (
     TemperatureAverage,
     TemperatureGrid,
-    TemperatureNewton,
     local_temperatures,
+    newton_for,
 )
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class FedTempCalibrator(BaseCalibrator):
                 self.solver == "auto" and setting.n_rounds == 1
             ):
                 return TemperatureGrid()
-            return TemperatureNewton(n_rows=setting.n_rows)
+            return newton_for(setting.n_rows)
         if self.solver == "grid":
             return TemperatureGrid(n_points=17, clip=clip or 1.0)
         algorithm = TemperaturePosterior(clip=clip)

@@ -34,8 +34,12 @@ from skfedcal.methods.temperature.moments import derivative_sums
 # nothing about the labels, both end at the upper one.
 NEWTON_BOUND = 10.0
 
+# First value of ``1 / T``, about the median (1.52) of what 23 sets of outputs of real
+# models need.
+START = 1 / 1.5
+
 # One row in 8 brings the start close; a sample of fewer rows than this is skipped.
-_SAMPLE = 8
+SAMPLE = 8
 _MIN_ROWS = 200
 # An error of log(beta) this small, about that of a sample of 1,000 rows, ends it.
 _NEAR = 0.04
@@ -73,12 +77,12 @@ class TemperatureState:
     `beta`; `flat` is true if the loss no longer depends on `beta`.
     """
 
-    beta: float = 1.0
+    beta: float = START
     low: float = -NEWTON_BOUND
     high: float = NEWTON_BOUND
-    stage: int = _SAMPLE
+    stage: int = 1
     stage_rounds: int = 0
-    precise: bool = False
+    precise: bool = True
     error: float = np.inf
     flat: bool = False
 
@@ -110,26 +114,21 @@ class TemperatureNewton:
     in two ways; where their roots agree, that is the next point. Elsewhere it is a
     Newton step on the log scale, or a bisection where the step leaves the bracket.
 
-    The rows used in the first round are picked by a hash of their own first entry: the
-    same rows whatever the partition into clients.
-
-    n_rows: Rows of all clients; 0 if the server does not know it. Of few rows no sample
-        is asked: it would be too small to be used.
+    sample: 1, or `SAMPLE`: one row in so many is asked in the first rounds, picked by a
+        hash of its own first entry: the same rows whatever the partition into clients.
     """
 
     n_rounds: int = 60
-    n_rows: int = server_field(0)
+    sample: int = server_field(1)
 
     def init(self, n_classes: int) -> TemperatureState:
-        if not 0 < self.n_rows < _MIN_ROWS * _SAMPLE:
-            return TemperatureState()
-        return TemperatureState(stage=1, precise=self.n_rows * n_classes <= _SMALL)
+        return TemperatureState(stage=self.sample, precise=self.sample == 1)
 
     def _init_near(self, state: TemperatureState) -> TemperatureState:
         """State at the optimum of other rows, to go on with all rows."""
         if state.bounded:
             return TemperatureState()
-        return TemperatureState(state.beta, stage=1, precise=state.precise)
+        return TemperatureState(state.beta, precise=state.precise)
 
     def _is_near(self, state: TemperatureState) -> bool:
         """Whether the losses of rows are those of the optimum, for a comparison."""
@@ -157,7 +156,7 @@ class TemperatureNewton:
                 "stage": Field((), "whole", stage, stage),
                 "precise": Field((), "flag"),
             }
-            for stage in (1, _SAMPLE)
+            for stage in (1, SAMPLE)
         )
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
@@ -179,18 +178,28 @@ class TemperatureNewton:
         precise = n_cells <= _SMALL
         if state.stage > 1 and n_used < _MIN_ROWS:
             return replace(state, stage=1, precise=precise)
-        counted = replace(state, precise=precise, stage_rounds=state.stage_rounds + 1)
-        moved = newton_step(counted, total["slopes"], floor=_FLAT * n_used)
+        if state.precise != precise:
+            state = replace(state, precise=precise)
+        moved = newton_step(state, total["slopes"], floor=_FLAT * n_used)
         far = moved.error > _NEAR and moved.stage_rounds < _MAX_SAMPLE_ROUNDS
         if state.stage == 1 or far:
             return moved
         # Bracket and error belong to the sample: start anew with all rows.
         bound = NEWTON_BOUND - 1.0
         beta = min(max(moved.beta, exp(-bound)), exp(bound))
-        return TemperatureState(beta, stage=1, precise=precise)
+        return TemperatureState(beta, precise=precise)
 
     def done(self, state: TemperatureState) -> bool:
         return state.stage == 1 and (state.flat or state.error <= state.tol)
+
+
+def newton_for(n_rows: int) -> TemperatureNewton:
+    """Steps for so many rows; of few, or of an unknown number (0), no sample is asked.
+
+    Then rows are worked on in double precision from the first round on, which tells
+    their number.
+    """
+    return TemperatureNewton(sample=SAMPLE if n_rows >= SAMPLE * _MIN_ROWS else 1)
 
 
 def newton_step(
@@ -201,13 +210,15 @@ def newton_step(
     `slopes` are derivatives in the relative change of `beta`; the first two are not
     significant if they are at most `floor`.
     """
-    here = log(state.beta)
+    here, n_steps = log(state.beta), state.stage_rounds + 1
     scaled = slopes.tolist()
     slope, curvature = scaled[:2]
     if max(abs(slope), curvature) <= floor:
-        return replace(state, error=0.0, flat=True)
+        # A loss that is flat at the start changes for no T: T = 1 leaves the input.
+        beta = 1.0 if state.beta == START else state.beta
+        return replace(state, beta=beta, stage_rounds=n_steps, error=0.0, flat=True)
     if slope == 0:
-        return replace(state, error=0.0)
+        return replace(state, stage_rounds=n_steps, error=0.0)
     low, high = (here, state.high) if slope < 0 else (state.low, here)
     move, error = _log_root(scaled)
     if error > 0.2:
@@ -223,10 +234,12 @@ def newton_step(
             target = (low + high) / 2
         elif abs(end - here) < 1e-9:
             # At the bound the slope still points outward: nothing more to gain.
-            return replace(state, error=0.0)
+            return replace(state, stage_rounds=n_steps, error=0.0)
         else:
             target = end
-    return replace(state, beta=exp(target), low=low, high=high, error=error)
+    return TemperatureState(
+        exp(target), low, high, state.stage, n_steps, state.precise, error
+    )
 
 
 def _log_root(scaled: list[float]) -> tuple[float, float]:
@@ -257,11 +270,12 @@ def _in_log(terms: list[float]) -> list[float]:
 
 def _polynomial_root(terms: list[float], x: float) -> tuple[float, float]:
     """Root of a Taylor polynomial next to `x`, and the error of taking it."""
+    lower = terms[-2::-1]
     for _ in range(20):
         if not abs(x) < _REACH:
             return 0.0, np.inf
-        value = derivative = 0.0
-        for term in reversed(terms):
+        value, derivative = terms[-1], 0.0
+        for term in lower:
             derivative = derivative * x + value
             value = value * x + term
         if derivative < 0.2:
@@ -461,9 +475,8 @@ def isotonic(values: Array) -> Array:
 # Local optima of clients whose rows are all right (or all wrong) lie at infinity.
 LOCAL_BOUND = float(np.log(20.0))
 
-# First point of every client, about the median (1.52) of what 23 sets of outputs of
-# real models need: a start may depend on no other client.
-_START = -float(np.log(1.5))
+# First point of every client: a start may depend on no other client.
+_START = -log(1.5)
 
 # Derivatives used, and the error in log(T) at which a client is done.
 _LOCAL_ORDER = 4

@@ -15,6 +15,7 @@ from skfedcal.methods.temperature import rounds
 from skfedcal.methods.temperature.moments import hash_sample
 from skfedcal.methods.temperature.rounds import (
     NEWTON_BOUND,
+    START,
     TemperatureAverage,
     TemperatureGrid,
     TemperatureNewton,
@@ -25,6 +26,7 @@ from skfedcal.methods.temperature.rounds import (
     _rational_root,
     isotonic,
     local_temperatures,
+    newton_for,
     newton_step,
 )
 
@@ -69,8 +71,40 @@ def test_newton_reaches_the_optimum_through_its_stages(draw, optimum, c):
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.8])
 def test_newton_needs_two_rounds_where_the_optimum_is_not_far(draw, temperature):
     rows, labels = draw(20_000, 10, temperature)
-    _, seen = run(TemperatureNewton(), pack([(rows, labels)], 10))
+    _, seen = run(newton_for(20_000), pack([(rows, labels)], 10))
     assert [int(b["stage"]) for b in seen] == [8, 1]
+
+
+@pytest.mark.parametrize("temperature", [1.1, 1.5, 2.2])
+def test_newton_needs_two_rounds_for_few_rows_of_a_usual_network(draw, temperature):
+    rows, labels = draw(1000, 10, temperature)
+    state, seen = run(newton_for(1000), pack([(rows, labels)], 10))
+    assert [int(b["stage"]) for b in seen] == [1, 1] and state.converged
+
+
+@pytest.mark.parametrize(("n_rows", "sample"), [(0, 1), (1599, 1), (1600, 8)])
+def test_only_many_rows_are_sampled(n_rows, sample):
+    assert newton_for(n_rows).sample == sample
+
+
+@pytest.mark.parametrize("sample", [1, 8])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_sample_does_not_move_the_optimum(draw, optimum, sample, dtype):
+    for n_rows in (300, 30_000):
+        rows, labels = draw(n_rows, 4, 1.7, dtype=dtype)
+        data = pack([(rows, labels)], 4)
+        state, seen = run(TemperatureNewton(sample=sample), data)
+        assert int(seen[0]["stage"]) == sample
+        assert bool(seen[0]["precise"]) is (sample == 1)
+        assert state.temperature == pytest.approx(optimum(rows, labels), rel=1e-6)
+
+
+@pytest.mark.parametrize("sample", [1, 8])
+def test_a_loss_that_no_temperature_changes_leaves_the_input(sample):
+    rows = np.full((2000, 3), 7.0)
+    data = pack([(rows, np.zeros(2000, int))], 3)
+    state, _ = run(TemperatureNewton(sample=sample), data)
+    assert state.flat and state.temperature == 1.0
 
 
 @pytest.mark.parametrize("beta", [1e-4, 0.05, 1.0, 3.0, 1e4])
@@ -148,7 +182,7 @@ def test_newton_does_not_stop_where_the_first_step_looks_exact(
         data = pack([(rows * scale, labels)], n_classes)
         return gap_of_continuations(newton.query(asked, data)["slopes"][0])
 
-    scale = brentq(gap, low, high, xtol=1e-15)
+    scale = brentq(gap, low / START, high / START, xtol=1e-15)
     state, _ = run(newton, pack([(rows * scale, labels)], n_classes))
     best = optimum(rows * scale, labels)
     assert state.converged
@@ -176,7 +210,7 @@ def test_a_polynomial_that_turns_on_the_way_has_no_root():
 
 def test_newton_stays_with_the_sample_until_it_is_near(draw, optimum):
     rows, labels = draw(20_000, 10, 8.0)
-    state, seen = run(TemperatureNewton(), pack([(rows, labels)], 10))
+    state, seen = run(TemperatureNewton(sample=8), pack([(rows, labels)], 10))
     stages = [int(b["stage"]) for b in seen]
     assert stages.count(8) > 1 and stages.count(1) <= 2
     assert state.temperature == pytest.approx(optimum(rows, labels), rel=1e-6)
