@@ -38,6 +38,7 @@ __all__ = [
     "drop_client_column",
     "make_dataset",
     "parse_clients",
+    "read_scores",
     "resolve_classes",
     "split_client_column",
 ]
@@ -214,17 +215,20 @@ def drop_client_column(estimator, X):
 
 def check_scores(estimator, X, *, reset):
     """Validate rows of scores; 1-D input becomes one column."""
-    return _read_scores(estimator, X, reset=reset)[0]
+    return read_scores(estimator, X, reset=reset)[0]
 
 
-def _read_scores(estimator, X, *, reset):
-    """Validated rows of scores, and whether `check_finite` found all of them finite."""
+def read_scores(estimator, X, *, reset, look=True):
+    """Validated rows of scores, and whether all of them are known to be finite.
+
+    look: Look for NaN and infinities in float matrices; otherwise the caller does.
+    """
     if not reset:
         X = drop_client_column(estimator, X)
     if _is_clean(estimator, X, reset):
         if reset:
             estimator.n_features_in_ = X.shape[1]
-        return X, check_finite(X)
+        return X, look and check_finite(X)
     with clear_errors("X"):
         X = _as_table(estimator, from_tensor(X), reset)
         X = validate_data(
@@ -445,7 +449,7 @@ def make_dataset(
         X, client_ids = split_client_column(X, client_ids)
     raw = parse_clients(X, y, client_ids, sample_weight)
     rows, labels, weights, sizes = _pool(raw)
-    rows, finite = _read_scores(estimator, rows, reset=True)
+    rows, finite = read_scores(estimator, rows, reset=True)
     classes = resolve_classes(
         labels,
         classes,

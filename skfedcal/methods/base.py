@@ -25,12 +25,12 @@ from skfedcal._sklearn_compat import (
     has_callbacks,
     undone_on_error,
 )
-from skfedcal.clients.arrays import INPUT_TYPES, check_given, to_logits
+from skfedcal.clients.arrays import INPUT_TYPES, check_finite, check_given, to_logits
 from skfedcal.clients.forms import (
     ClassMap,
     assume_labels_public,
-    check_scores,
     make_dataset,
+    read_scores,
 )
 from skfedcal.exceptions import CalibrationWarning
 from skfedcal.federation.collecting import Collected, collect, collect_nothing
@@ -498,10 +498,17 @@ class BaseCalibrator(
             return True
         return not (self.if_improves or (self.hold_back and not self.privacy_.private))
 
-    def _input_logits(self, X: Rows) -> Array:
-        """Logits of checked scores; may be X itself."""
+    def _input_logits(self, X: Rows, *, look: bool = True) -> Array:
+        """Logits of checked scores; may be X itself.
+
+        look: Look for NaN and infinities, also where the caller may as well find them
+            in its result.
+        """
         check_is_fitted(self)
-        scores = check_scores(self, X, reset=False)
+        look = look or self.input_type != "logits"
+        scores, _ = read_scores(self, X, reset=False, look=look)
+        if not look and scores.shape[1] != len(self.classes_):
+            check_finite(scores)  # a column is put in front, beside which -inf is fine
         return to_logits(
             scores,
             len(self.classes_),

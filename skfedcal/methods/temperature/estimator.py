@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from math import isnan
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +15,7 @@ from skfedcal import _compiled, _numerics
 from skfedcal._docs import documented
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import Interval, StrOptions
-from skfedcal.clients.arrays import INPUT_TYPES
+from skfedcal.clients.arrays import INPUT_TYPES, check_finite
 from skfedcal.clients.forms import make_dataset
 from skfedcal.exceptions import CalibrationWarning
 from skfedcal.methods.base import BaseCalibrator
@@ -263,10 +264,15 @@ class FedTempCalibrator(BaseCalibrator):
     def _direct_proba(self, X: Rows) -> FloatArray | None:
         if _compiled.core is None:
             return None
-        logits = self._input_logits(X)
+        # One pass less over large rows: where a row has NaN, +inf or -inf only, all of
+        # its probabilities are NaN.
+        logits = self._input_logits(X, look=False)
         scale = 1 / self.temperature_ if self._map_is_used else 1.0
         out = np.empty_like(logits, order="C")
-        if not _compiled.softmax(logits, out, scale):
+        done = _compiled.softmax(logits, out, scale)
+        if not done or isnan(out[:, 0].sum()):
+            check_finite(logits)
+        if not done:
             out = _numerics.softmax(_numerics.center(logits) * scale)
         return self._in_order(out)
 

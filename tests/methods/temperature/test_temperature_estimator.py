@@ -368,3 +368,33 @@ def test_unfitted_and_wrong_columns_are_said(draw):
         ValueError, match="X has 2 features, but FedTempCalibrator is exp"
     ):
         cal.predict(rows[:, :2])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_columns", [1, 2, 3, 17, 60, 200])
+def test_predictions_refuse_what_is_no_score_wherever_it_stands(n_columns, dtype):
+    rng = np.random.default_rng(n_columns)
+    rows = rng.normal(size=(120, n_columns)).astype(dtype)
+    n_classes = max(n_columns, 2)
+    cal = FedTempCalibrator(classes=list(range(n_classes)))
+    cal.fit(rows, np.arange(120) % n_classes)
+    whole = cal.predict_proba(rows)
+    one = rows.copy()
+    one[7, -1] = -1e30 if n_columns == 1 else -np.inf
+    found = cal.predict_proba(one)
+    assert found[7, -1] == 0 and np.isfinite(found).all()
+    np.testing.assert_array_equal(np.delete(found, 7, 0), np.delete(whole, 7, 0))
+    for row, column, bad in [
+        (0, 0, np.nan),
+        (119, -1, np.nan),
+        (50, n_columns // 2, np.inf),
+        (118, slice(None), -np.inf),
+        (3, slice(None), np.inf),
+    ]:
+        wrong = rows.copy()
+        wrong[row, column] = bad
+        for call in (cal.predict_proba, cal.predict, cal.predict_log_proba):
+            with pytest.raises(
+                ValueError, match=f"in 1 of 120 rows .first in row {row}"
+            ):
+                call(wrong)
