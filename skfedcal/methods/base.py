@@ -205,7 +205,8 @@ class RoundCallbacks:
     """Show the rounds of a fit to the callbacks of an estimator, if it has any.
 
     estimator: With `CallbackSupportMixin`.
-    set_state: ``set_state(state, record)`` gives the estimator the state after a round.
+    set_state: ``set_state(state, record)`` gives the estimator the state after a round,
+        with callbacks or without.
     """
 
     def __init__(
@@ -224,6 +225,7 @@ class RoundCallbacks:
     def round(self, state: Any, record: RoundRecord) -> bool:
         """Report one round to the callbacks; True from one of them stops the run."""
         if not self._watched:
+            self._set_state(state, record)
             return False
         context = self._root.subcontext(task_name="round")
         context.call_on_fit_task_begin(estimator=self._estimator)

@@ -1,6 +1,7 @@
 """FedAvgClassifier: forms of data, modules, privacy, checkpoints, scores."""
 
 import copy
+import gc
 import pickle
 from functools import partial
 
@@ -26,6 +27,8 @@ from skfedcal import (  # noqa: E402
 )
 from skfedcal._sklearn_compat import HAS_CALLBACKS  # noqa: E402
 from skfedcal.exceptions import PrivacyWarning  # noqa: E402
+from skfedcal.federation.backends import InProcess  # noqa: E402
+from skfedcal.federation.history import RoundRecord  # noqa: E402
 from skfedcal.metrics import (  # noqa: E402
     expected_calibration_error,
     negative_log_likelihood,
@@ -108,6 +111,31 @@ def test_order_of_clients_and_cohort_size_change_nothing(digits):
             module="mlp", module_params={"hidden": (8,)}, cohort_size=cohort_size
         )
         np.testing.assert_allclose(flat(clf.fit(pairs[::-1])), plain, atol=1e-5)
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_updates_of_earlier_rounds_are_not_kept_during_a_fit(
+    digits, monkeypatch, watched
+):
+    if watched and not HAS_CALLBACKS:
+        pytest.skip("callbacks are of scikit-learn 1.9")
+    kept, total = [], InProcess.total
+
+    def counted(engine, request, cohort):
+        found = (r for r in gc.get_objects() if type(r) is RoundRecord)
+        kept.append(sum(len(r.total) for r in found))
+        return total(engine, request, cohort)
+
+    gc.collect()
+    before = sum(len(r.total) for r in gc.get_objects() if type(r) is RoundRecord)
+    monkeypatch.setattr(InProcess, "total", counted)
+    clf = small(n_rounds=4)
+    if watched:
+        from sklearn.callback import ProgressBar
+
+        clf.set_callbacks(ProgressBar())
+    clf.fit(*digits[:2], client_ids=digits[2])
+    assert len(kept) == 4 and max(kept) <= before
 
 
 def test_no_ids_is_one_client_and_trains_it(digits):
