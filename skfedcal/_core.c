@@ -331,7 +331,6 @@ static PyObject *softmax(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ss
     return finish(&arrays);
 }
 
-/* Adds derivatives of a group to the sums of its clients, row after row. */
 /* Adds the derivatives of each row of a group to those of its client; with a constant order
    sums stay in registers. */
 INLINE void add_rows(const Group *g, double out[5][GROUP], const int order, const int weighted, double *sums)
@@ -447,7 +446,7 @@ static const char *add_derivatives(const Matrix *m, const Loop *loop, void *buff
         const double beta = real_number(loop->beta, n_beta > 1 ? c : 0);
         Py_ssize_t count = 0;
         for (Py_ssize_t i = start; i < stop; i++) {
-            if (neighbours && !group.size) {
+            if (neighbours && !group.size && stop - i >= GROUP) {
                 const Py_ssize_t left = add_neighbours(m, loop, buffer, i, stop, c, beta, &group);
                 if (left < 0)
                     return "a label is out of range";
