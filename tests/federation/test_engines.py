@@ -280,6 +280,22 @@ def test_a_masked_run_takes_up_a_checkpoint(tmp_path):
     assert digest(resumed.history_) == digest(whole.history_)
 
 
+def test_sites_whose_rows_are_many_are_sampled_if_their_number_is_stated():
+    fed = make_federation(4, 3000, 3, random_state=0)
+    many = {f"site {i}": rows for i, rows in enumerate(fed.clients)}
+
+    def sizes(calibrator):
+        return [int(record.total["sizes"][1]) for record in calibrator.history_]
+
+    here = FedTempCalibrator(classes=[0, 1, 2]).fit(many)
+    stated = FedTempCalibrator(classes=[0, 1, 2]).fit(remote(many, n_rows=3000))
+    unknown = FedTempCalibrator(classes=[0, 1, 2]).fit(remote(many))
+    assert digest(stated.history_) == digest(here.history_)
+    assert 200 <= sizes(here)[0] < 600 and sizes(here)[-1] == 3000
+    assert set(sizes(unknown)) == {3000}
+    assert unknown.temperature_ == pytest.approx(here.temperature_, rel=1e-6)
+
+
 def test_a_message_of_counts_is_as_large_as_it_says():
     sizes = []
 
