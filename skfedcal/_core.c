@@ -75,6 +75,18 @@ typedef struct {
     double *bias, *x, *slopes, *counts, *cross, *own, *left, *right, *products, *memory;
 } Bias;
 
+/* Rows of probabilities that are worked on together, and bins of their classes. */
+typedef struct {
+    int n_bins;
+    Py_ssize_t width; /* bins and room for what is above 1 by rounding */
+    double slack, *gaps;
+    const int64_t *labels;
+    int32_t *found, *marked;
+    uint32_t *marks;
+} Gaps;
+/* Entries that are worked on together, if a row is not longer: WIDE_ROW of metrics/binning.py. */
+#define WIDE_ROW 1024
+
 /* Four dense rows of single precision as columns: squares of four by four, then the rest. */
 INLINE void turn_squares(Py_ssize_t n, const char *const *rows, float *to, int step)
 {
@@ -155,6 +167,10 @@ typedef struct {
     void (*flush_scaling)(Scaling *);
     void (*add_bias)(Bias *, const Matrix *, const char *, Py_ssize_t, double);
     void (*flush_bias)(Bias *);
+    int (*valid_rows[2])(const Matrix *, double, void *);
+    void (*squares[2])(const Matrix *, void *, double *);
+    void (*top_labels[2])(const Matrix *, void *, int64_t *, double *);
+    int (*add_rows[2])(const Matrix *, const Gaps *, double *);
 } Level;
 
 #define LEVEL plain
@@ -1171,6 +1187,191 @@ static PyObject *bias_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     return finish(&arrays);
 }
 
+static const char NO_DISTRIBUTION[] = "a row is not a distribution";
+
+/* valid_rows(rows, slack): an error unless every row has entries of 0 or more, and adds up to 1
+   within `slack`. */
+static PyObject *valid_rows(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    int good = 1;
+    if (expect(n_args, 2) < 0)
+        return NULL;
+    const double slack = PyFloat_AsDouble(args[1]);
+    const Py_buffer *rows;
+    if (!PyErr_Occurred() && (rows = take(&arrays, args[0], "fd", 2, 0, "rows"))) {
+        const Matrix m = matrix_of(rows);
+        void *buffer = malloc((m.columns + GROUP) * 8);
+        if (!buffer)
+            PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            good = level->valid_rows[m.single](&m, slack, buffer);
+            Py_END_ALLOW_THREADS
+        }
+        free(buffer);
+        if (!good)
+            PyErr_SetString(PyExc_ValueError, NO_DISTRIBUTION);
+    }
+    return finish(&arrays);
+}
+
+/* squares(rows, out): sum of squares of each row. */
+static PyObject *squares(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    const Py_buffer *rows, *out;
+    if (expect(n_args, 2) < 0)
+        return NULL;
+    if ((rows = take(&arrays, args[0], "fd", 2, 0, "rows")) && (out = take(&arrays, args[1], "d", 1, DENSE | PyBUF_WRITABLE, "out"))) {
+        const Matrix m = matrix_of(rows);
+        void *buffer = malloc((m.columns + GROUP) * 8);
+        if (!buffer)
+            PyErr_NoMemory();
+        else if (m.columns < 1 || length(out) != m.rows)
+            PyErr_SetString(PyExc_IndexError, "arrays do not fit together");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            level->squares[m.single](&m, buffer, out->buf);
+            Py_END_ALLOW_THREADS
+        }
+        free(buffer);
+    }
+    return finish(&arrays);
+}
+
+/* top_labels(rows, top, value): the first of the largest entries of each row, and the entry. */
+static PyObject *top_labels(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    const Py_buffer *rows, *top, *value;
+    if (expect(n_args, 3) < 0)
+        return NULL;
+    if ((rows = take(&arrays, args[0], "fd", 2, 0, "rows")) && (top = take(&arrays, args[1], "lq", 1, DENSE | PyBUF_WRITABLE, "top"))
+        && (value = take(&arrays, args[2], "d", 1, DENSE | PyBUF_WRITABLE, "value"))) {
+        const Matrix m = matrix_of(rows);
+        void *buffer = malloc((m.columns + GROUP) * 8);
+        if (!buffer)
+            PyErr_NoMemory();
+        else if (m.columns < 1 || length(top) != m.rows || length(value) != m.rows)
+            PyErr_SetString(PyExc_IndexError, "arrays do not fit together");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            level->top_labels[m.single](&m, buffer, top->buf, value->buf);
+            Py_END_ALLOW_THREADS
+        }
+        free(buffer);
+    }
+    return finish(&arrays);
+}
+
+/* bin_sums(values, labels, weights, sums): sums (3, n_bins), zeros, get values, true labels and
+   rows of bins of equal width, by weight unless weights are None. */
+static PyObject *bin_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    const Py_buffer *values, *labels, *weights = NULL, *sums;
+    if (expect(n_args, 4) < 0)
+        return NULL;
+    if ((values = take(&arrays, args[0], "d", 1, 0, "values")) && (labels = take(&arrays, args[1], "?", 1, 0, "labels"))
+        && (args[2] == Py_None || (weights = take(&arrays, args[2], "d", 1, 0, "weights")))
+        && (sums = take(&arrays, args[3], "d", 2, DENSE | PyBUF_WRITABLE, "sums"))) {
+        const Py_ssize_t n = length(values), n_bins = sums->shape[1];
+        double *of_values = sums->buf, *of_labels = of_values + n_bins, *of_rows = of_labels + n_bins;
+        if (sums->shape[0] != 3 || n_bins < 1 || length(labels) != n || (weights && length(weights) != n))
+            PyErr_SetString(PyExc_IndexError, "arrays do not fit together");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            for (Py_ssize_t i = 0; i < n; i++) {
+                const double value = real_number(values, i), weight = weights ? real_number(weights, i) : 1.0;
+                const double place = value * (double)n_bins;
+                /* NaN, which callers refuse, falls in the last one. */
+                const Py_ssize_t at = place < 0.0 ? 0 : place < (double)n_bins - 1 ? (Py_ssize_t)place : n_bins - 1;
+                of_values[at] += weight * value;
+                of_labels[at] += weight * (double)((const char *)labels->buf)[i * labels->strides[0]];
+                of_rows[at] += weight;
+            }
+            Py_END_ALLOW_THREADS
+        }
+    }
+    return finish(&arrays);
+}
+
+/* Adds up rows as column_sums of skfedcal/metrics/binning.py does: groups of rows side by side,
+   then the groups of a line, then the rows that are left. Returns 0 where one is no distribution. */
+static int add_gaps(const Matrix *m, const Py_buffer *codes, Gaps *g, int64_t *labels, double *wide, double *columns)
+{
+    const int direct = codes->itemsize == 8 && codes->strides[0] == 8;
+    int good = 1;
+    const Py_ssize_t n = m->columns, group = n < WIDE_ROW ? WIDE_ROW / n : 1, whole = m->rows / group * group;
+    double *rest = wide + group * n;
+    for (Py_ssize_t i = 0; i < m->rows && good; i += group) {
+        const Py_ssize_t size = i < whole ? group : m->rows - i;
+        const Matrix part = {m->data + i * m->down, size, n, m->down, m->across, m->single};
+        for (Py_ssize_t k = 0; k < size && !direct; k++)
+            labels[k] = whole_number(codes, i + k);
+        g->labels = direct ? (const int64_t *)codes->buf + i : labels;
+        good = level->add_rows[m->single](&part, g, i < whole ? wide : rest);
+    }
+    for (Py_ssize_t k = 1; k < group; k++)
+        for (Py_ssize_t j = 0; j < n; j++) {
+            wide[j] += wide[k * n + j];
+            rest[j] += rest[k * n + j];
+        }
+    for (Py_ssize_t j = 0; j < n; j++)
+        columns[j] = wide[j] + rest[j];
+    return good;
+}
+
+/* class_gaps(rows, codes, n_bins, slack, gaps, columns): an error as in valid_rows. gaps (n_classes, width), zeros, get the entries that are not far below 1 / n_bins,
+   less 1 for labels, by class and bin; columns (n_classes,) the sums of all entries. */
+static PyObject *class_gaps(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    int good = 1;
+    if (expect(n_args, 6) < 0)
+        return NULL;
+    const long n_bins = PyLong_AsLong(args[2]);
+    Gaps g = {.slack = PyFloat_AsDouble(args[3]), .n_bins = (int)n_bins};
+    const Py_buffer *rows, *codes, *gaps, *columns;
+    if (!PyErr_Occurred() && (rows = take(&arrays, args[0], "fd", 2, DENSE, "rows"))
+        && (codes = take(&arrays, args[1], INTEGERS, 1, 0, "codes"))
+        && (gaps = take(&arrays, args[4], "d", 2, DENSE | PyBUF_WRITABLE, "gaps"))
+        && (columns = take(&arrays, args[5], "d", 1, DENSE | PyBUF_WRITABLE, "columns"))) {
+        const Matrix m = matrix_of(rows);
+        const char *fault = NULL;
+        const Py_ssize_t n = m.columns, size = n < WIDE_ROW ? WIDE_ROW : n;
+        double *wide = calloc(2 * size, sizeof(double));
+        int64_t *labels = malloc(WIDE_ROW * sizeof(int64_t));
+        g.found = malloc((size + 8) * sizeof(int32_t));
+        g.marked = malloc((size / 16 + 1) * sizeof(int32_t));
+        g.marks = malloc((size / 16 + 1) * sizeof(uint32_t));
+        g.gaps = gaps->buf;
+        g.width = gaps->shape[1];
+        /* An entry is at most the sum of its row. */
+        if (n < 1 || n > INT32_MAX - 8 || n_bins < 1 || n_bins > 1 << 24 || !(g.width > n_bins * (1 + 2 * g.slack) && g.slack >= 0)
+            || length(codes) != m.rows || gaps->shape[0] != n || length(columns) != n)
+            fault = "arrays do not fit together";
+        else if (!wide || !labels || !g.found || !g.marked || !g.marks)
+            PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            good = add_gaps(&m, codes, &g, labels, wide, columns->buf);
+            Py_END_ALLOW_THREADS
+        }
+        free(wide);
+        free(labels);
+        free(g.found);
+        free(g.marked);
+        free(g.marks);
+        if (fault)
+            PyErr_SetString(PyExc_IndexError, fault);
+        else if (!good)
+            PyErr_SetString(PyExc_ValueError, NO_DISTRIBUTION);
+    }
+    return finish(&arrays);
+}
+
 #include "_core_ids.h"
 
 static PyMethodDef METHODS[] = {
@@ -1188,6 +1389,11 @@ static PyMethodDef METHODS[] = {
     {"scores", (PyCFunction)(void (*)(void))scores, METH_FASTCALL, "Losses of rows."},
     {"scaling_sums", (PyCFunction)(void (*)(void))scaling_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {"bias_sums", (PyCFunction)(void (*)(void))bias_sums, METH_FASTCALL, "Loss, slopes and curvature."},
+    {"valid_rows", (PyCFunction)(void (*)(void))valid_rows, METH_FASTCALL, "Whether rows are distributions."},
+    {"squares", (PyCFunction)(void (*)(void))squares, METH_FASTCALL, "Sum of squares of each row."},
+    {"top_labels", (PyCFunction)(void (*)(void))top_labels, METH_FASTCALL, "Likeliest class of each row."},
+    {"bin_sums", (PyCFunction)(void (*)(void))bin_sums, METH_FASTCALL, "Sums of bins of equal width."},
+    {"class_gaps", (PyCFunction)(void (*)(void))class_gaps, METH_FASTCALL, "Probabilities less labels by bin."},
     {"number_texts", (PyCFunction)(void (*)(void))number_texts, METH_FASTCALL, "Numbers of texts."},
     {"number_objects", (PyCFunction)(void (*)(void))number_objects, METH_FASTCALL, "Numbers of objects."},
     {"text_order", (PyCFunction)(void (*)(void))text_order, METH_FASTCALL, "Order of texts."},
