@@ -534,6 +534,50 @@ def test_bins_and_scores_have_the_same_bits_at_every_level(n_columns, dtype):
 
 
 @needs_core
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", COLUMNS)
+def test_bins_and_scores_of_a_row_do_not_depend_on_its_neighbours(n_columns, dtype):
+    """Rows are worked on in groups of 16, whatever clients they belong to."""
+    rows, labels = hard_rows(67, n_columns, dtype)
+    table = np.random.default_rng(0).random((n_columns, 128)) + 0.1
+
+    def answers(rows, labels, terms):
+        clients = dataset(rows, labels, [1] * len(rows))
+        shape = (len(rows), n_columns, 128)
+        positive, negative = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        squares = np.zeros((len(rows), 2), np.int64)
+        _compiled.bin_counts(clients, terms, positive, negative, squares)
+        values, both = np.empty_like(rows), np.empty((4, len(rows)))
+        _compiled.bin_values(rows, terms, table, values, normalise=True)
+        _compiled.bin_scores(clients, terms, table, both)
+        alone = np.empty((2, len(rows)))
+        _compiled.scores(rows, labels, alone)
+        np.testing.assert_array_equal(alone, both[:2])
+        return positive, negative, squares, values, both.T
+
+    for space in ("prob", "logit"):
+        terms = ClassBins(128, space).terms
+        found = answers(rows, labels, terms)
+        for i in (0, 1, 15, 16, 40, 66):
+            one = answers(rows[i : i + 1], labels[i : i + 1], terms)
+            for some, own in zip(found, one, strict=True):
+                assert some[i : i + 1].tobytes() == own.tobytes()
+
+
+@needs_core
+@pytest.mark.parametrize("sizes", [[60], [3, 0, 16, 17, 1, 23]])
+def test_squares_of_counts_are_those_of_the_counts(sizes):
+    rows, labels = hard_rows(60, 10, np.float32)
+    clients = dataset(rows, labels, sizes, order=np.arange(60)[::-1].copy())
+    for bins in (ClassBins(16, "prob"), ClassBins(16, "logit")):
+        positive, negative = np.zeros((2, len(sizes), 10, 16), np.int32)
+        squares = np.zeros((len(sizes), 2), np.int64)
+        _compiled.bin_counts(clients, bins.terms, positive, negative, squares)
+        expected = [(counts**2).sum(axis=(1, 2)) for counts in (positive, negative)]
+        np.testing.assert_array_equal(squares.T, expected)
+
+
+@needs_core
 def test_scores_are_those_of_scikit_learn():
     rows, labels = hard_rows(100, 6, np.float64)
     rows = np.maximum(rows, -30.0)
