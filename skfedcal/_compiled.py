@@ -209,6 +209,27 @@ def log_gamma(values: Array, out: Array) -> bool:
     return True
 
 
+def join_lines(
+    bins: tuple[Array, Array, Array],
+    classes: Array,
+    odds: Array,
+    stretch: float,
+    out: Array,
+) -> bool:
+    """Write lines through the bins of some classes; see `_lines` of `bbq_table`.
+
+    bins: Rows, place and height of the bins of all classes, (n_classes, n_bins).
+    classes: Which to take.
+    odds of shape (n_odds,), float64: Where to take them, rising.
+    stretch: Distance of the nodes of two classes.
+    out of shape (len(classes), n_odds), float64.
+    """
+    if core is None:
+        return False
+    core.join_lines(*bins, classes, odds, stretch, out)
+    return True
+
+
 def bin_counts(
     clients: Any,
     terms: tuple[int, float, float],

@@ -1505,6 +1505,77 @@ static PyObject *class_gaps(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     return finish(&arrays);
 }
 
+/* Lines of one class at the middles of the finest bins: through (place, height) of its bins with
+   rows; a bin without rows keeps its height. As np.interp, between nodes that are moved by
+   `shift` as there, where the nodes of all classes are one list. */
+static void join_class(Py_ssize_t n_bins, const double *rows, const double *place, const double *height, double shift, const double *odds, Py_ssize_t n_odds, double *out)
+{
+    const Py_ssize_t each = n_odds / n_bins;
+    Py_ssize_t first = 0, last = n_bins - 1;
+    while (first < n_bins && !(rows[first] > 0))
+        first++;
+    while (last > 0 && !(rows[last] > 0))
+        last--;
+    Py_ssize_t at = first, next = first;
+    for (Py_ssize_t i = 0; i < n_bins; i++)
+        for (Py_ssize_t k = i * each; k < (i + 1) * each; k++) {
+            out[k] = height[i];
+            if (!(rows[i] > 0))
+                continue;
+            double x = odds[k] > place[first] ? odds[k] : place[first];
+            x = (x < place[last] ? x : place[last]) + shift;
+            /* From the last node that is not beyond x to the one after it. */
+            while (next <= last && place[next] + shift <= x) {
+                at = next++;
+                while (next <= last && !(rows[next] > 0))
+                    next++;
+            }
+            const double start = place[at] + shift;
+            out[k] = height[at];
+            if (next <= last && x != start)
+                out[k] = (height[next] - height[at]) / (place[next] + shift - start) * (x - start) + height[at];
+        }
+}
+
+/* Row of a table of real numbers whose entries are side by side. */
+static const double *line_of(const Py_buffer *view, Py_ssize_t i)
+{
+    return (const double *)((const char *)view->buf + i * view->strides[0]);
+}
+
+/* join_lines(rows, place, height, classes, odds, stretch, out): see _lines of
+   skfedcal/methods/bins/bbq_table.py. */
+static PyObject *join_lines(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 7) < 0)
+        return NULL;
+    const double stretch = PyFloat_AsDouble(args[5]);
+    const Py_buffer *rows, *place, *height, *classes, *odds, *out;
+    if (!PyErr_Occurred() && (rows = take(&arrays, args[0], "d", 2, 0, "rows"))
+        && (place = take(&arrays, args[1], "d", 2, 0, "place"))
+        && (height = take(&arrays, args[2], "d", 2, 0, "height"))
+        && (classes = take(&arrays, args[3], "lq", 1, DENSE, "classes"))
+        && (odds = take(&arrays, args[4], "d", 1, DENSE, "odds"))
+        && (out = take(&arrays, args[6], "d", 2, DENSE | PyBUF_WRITABLE, "out"))) {
+        const Py_ssize_t n = length(classes), size = rows->shape[1], n_odds = length(odds);
+        int good = size > 0 && n_odds % size == 0 && out->shape[0] == n && out->shape[1] == n_odds;
+        for (int i = 0; i < 3; i++) {
+            const Py_buffer *table = i == 0 ? rows : i == 1 ? place : height;
+            good &= table->shape[0] == rows->shape[0] && table->shape[1] == size && (size == 1 || table->strides[1] == 8);
+        }
+        for (Py_ssize_t i = 0; i < n && good; i++) {
+            const int64_t c = ((const int64_t *)classes->buf)[i];
+            if ((good = c >= 0 && c < rows->shape[0]))
+                join_class(size, line_of(rows, c), line_of(place, c), line_of(height, c), stretch * (double)i, odds->buf, n_odds,
+                           (double *)out->buf + i * n_odds);
+        }
+        if (!good)
+            PyErr_SetString(PyExc_IndexError, "arrays do not fit together");
+    }
+    return finish(&arrays);
+}
+
 #include "_core_ids.h"
 
 static PyMethodDef METHODS[] = {
@@ -1527,6 +1598,7 @@ static PyMethodDef METHODS[] = {
     {"top_labels", (PyCFunction)(void (*)(void))top_labels, METH_FASTCALL, "Likeliest class of each row."},
     {"bin_sums", (PyCFunction)(void (*)(void))bin_sums, METH_FASTCALL, "Sums of bins of equal width."},
     {"class_gaps", (PyCFunction)(void (*)(void))class_gaps, METH_FASTCALL, "Probabilities less labels by bin."},
+    {"join_lines", (PyCFunction)(void (*)(void))join_lines, METH_FASTCALL, "Lines through bins."},
     {"number_texts", (PyCFunction)(void (*)(void))number_texts, METH_FASTCALL, "Numbers of texts."},
     {"number_objects", (PyCFunction)(void (*)(void))number_objects, METH_FASTCALL, "Numbers of objects."},
     {"text_order", (PyCFunction)(void (*)(void))text_order, METH_FASTCALL, "Order of texts."},
