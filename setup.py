@@ -13,7 +13,7 @@ core = Extension(
     ["skfedcal/_core.c"],
     depends=[
         f"skfedcal/_core_{part}.h"
-        for part in ("bins", "ids", "level", "math", "rows", "scaling")
+        for part in ("bins", "ids", "level", "math", "proba", "rows", "scaling")
     ],
     define_macros=[("Py_LIMITED_API", "0x030B0000")] if stable else [],
     # Bits must not depend on the processor: nothing is contracted or reordered.

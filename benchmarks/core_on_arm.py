@@ -250,7 +250,24 @@ def functions(core: Any) -> dict[str, list[np.ndarray]]:
             losses = np.empty((2, len(labels)))
             core.scores(logits, labels, losses)
             found.setdefault("scores of rows", []).append(losses)
+            proba = np.empty_like(logits)
+            core.softmax(logits, proba, 1.0, False)
+            found.setdefault("sums of metrics", []).extend(sums(core, proba, labels))
     return found
+
+
+def sums(core: Any, proba: np.ndarray, labels: np.ndarray) -> list[np.ndarray]:
+    """What metrics add up over rows of probabilities."""
+    n_rows, n_classes = proba.shape
+    top, value = np.empty(n_rows, np.int64), np.empty(n_rows)
+    norms, bins = np.empty(n_rows), np.zeros((3, 15))
+    gaps, columns = np.zeros((n_classes, 16)), np.empty(n_classes)
+    core.valid_rows(proba, 1e-3)
+    core.top_labels(proba, top, value)
+    core.squares(proba, norms)
+    core.bin_sums(value, top == labels, None, bins)
+    core.class_gaps(proba, labels, 15, 1e-3, gaps, columns)
+    return [top, value, norms, bins, gaps, columns]
 
 
 def fits() -> dict[str, list[np.ndarray]]:

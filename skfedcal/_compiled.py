@@ -209,6 +209,27 @@ def log_gamma(values: Array, out: Array) -> bool:
     return True
 
 
+def join_lines(
+    bins: tuple[Array, Array, Array],
+    classes: Array,
+    odds: Array,
+    stretch: float,
+    out: Array,
+) -> bool:
+    """Write lines through the bins of some classes; see `_lines` of `bbq_table`.
+
+    bins: Rows, place and height of the bins of all classes, (n_classes, n_bins).
+    classes: Which to take.
+    odds of shape (n_odds,), float64: Where to take them, rising.
+    stretch: Distance of the nodes of two classes.
+    out of shape (len(classes), n_odds), float64.
+    """
+    if core is None:
+        return False
+    core.join_lines(*bins, classes, odds, stretch, out)
+    return True
+
+
 def bin_counts(
     clients: Any,
     terms: tuple[int, float, float],
@@ -318,6 +339,75 @@ def scores(rows: Array, labels: Array, out: Array) -> bool:
     if not _usable(rows) or labels.dtype.kind not in "iu":
         return False
     core.scores(_aligned(rows), _aligned(labels), out)
+    return True
+
+
+def valid_rows(rows: Array, slack: float) -> bool | None:
+    """Tell whether each row has no entry below 0 and adds up to 1 within `slack`.
+
+    None where there is no core.
+    """
+    if not _usable(rows):
+        return None
+    try:
+        core.valid_rows(_aligned(rows), slack)
+    except ValueError:
+        return False
+    return True
+
+
+def squares(rows: Array, out: Array) -> bool:
+    """Write the sum of squares of each row to `out`, (n_rows,), float64."""
+    if not _usable(rows):
+        return False
+    core.squares(_aligned(rows), out)
+    return True
+
+
+def top_labels(rows: Array, top: Array, value: Array) -> bool:
+    """Write the first column with the largest entry of each row, and the entry.
+
+    rows: Without NaN.
+    top of shape (n_rows,), int64.
+    value of shape (n_rows,), float64.
+    """
+    if not _usable(rows):
+        return False
+    core.top_labels(_aligned(rows), top, value)
+    return True
+
+
+def bin_sums(values: Array, labels: Array, weights: Array | None, sums: Array) -> bool:
+    """Add values, labels and rows, by weight, to bins of equal width between 0 and 1.
+
+    values, weights of shape (n_rows,), float64.
+    labels of shape (n_rows,), bool.
+    sums of shape (3, n_bins), float64: Zeros.
+    """
+    if core is None or labels.dtype != np.bool_:
+        return False
+    core.bin_sums(values, labels, weights, sums)
+    return True
+
+
+def class_gaps(
+    rows: Array, codes: Array, n_bins: int, slack: float, gaps: Array, columns: Array
+) -> bool | None:
+    """Sum a C-contiguous block by column, and what is above the first bin by class.
+
+    Tells whether rows are distributions, as `valid_rows`; None where there is no core.
+
+    codes of shape (n_rows,): Column of the label of each row.
+    gaps of shape (n_classes, width), float64: Zeros; gets entries of at least about
+        ``1 / n_bins``, less 1 for labels, by class and bin.
+    columns of shape (n_classes,), float64: Gets the sums of columns.
+    """
+    if not _usable(rows) or n_bins > 1 << 24:
+        return None
+    try:
+        core.class_gaps(_aligned(rows), _aligned(codes), n_bins, slack, gaps, columns)
+    except ValueError:
+        return False
     return True
 
 

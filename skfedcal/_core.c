@@ -34,6 +34,8 @@
 #define LOG2_E 0x1.71547652b82fep0
 /* Up to this many classes a softmax has one row in each lane. */
 #define FEW_COLUMNS 48
+/* Up to this many classes bins and losses have; at least FEW of _core_level.h. */
+#define FEW_BINS 128
 /* Rows that are worked on together. */
 #define GROUP 16
 
@@ -74,6 +76,28 @@ typedef struct {
     double beta, head[4];
     double *bias, *x, *slopes, *counts, *cross, *own, *left, *right, *products, *memory;
 } Bias;
+
+/* Bins of the entries of rows: of equal width in probability where span is 0, else in log-odds
+   between -span and span. Single precision is off by less than `slack` bins. Row l and column j
+   of a group have the bin index[l * down + j * across]. */
+typedef struct {
+    int n_bins;
+    double span, slack, *work;
+    int32_t *index, *one;
+    Py_ssize_t down, across;
+} Bins;
+
+/* Rows of probabilities that are worked on together, and bins of their classes. */
+typedef struct {
+    int n_bins;
+    Py_ssize_t width; /* bins and room for what is above 1 by rounding */
+    double slack, *gaps;
+    const int64_t *labels;
+    int32_t *found, *marked;
+    uint32_t *marks;
+} Gaps;
+/* Entries that are worked on together, if a row is not longer: WIDE_ROW of metrics/binning.py. */
+#define WIDE_ROW 1024
 
 /* Four dense rows of single precision as columns: squares of four by four, then the rest. */
 INLINE void turn_squares(Py_ssize_t n, const char *const *rows, float *to, int step)
@@ -151,10 +175,17 @@ typedef struct {
     int (*odds_bins)(const Matrix *, const char *, int, double, double, double *, int32_t *);
     void (*row_scores)(const Matrix *, const char *, Py_ssize_t, double *, double *, double *);
     void (*weight_scores)(double *, Py_ssize_t, Py_ssize_t, double *, double *);
+    int (*few_bins)(const Matrix *, const Group *, const Bins *);
+    void (*divide_few)(Py_ssize_t, double *);
+    void (*few_scores)(const Matrix *, const Group *, const double *, double *, double *);
     void (*add_scaling)(Scaling *, const Matrix *, const char *, Py_ssize_t, double, double *);
     void (*flush_scaling)(Scaling *);
     void (*add_bias)(Bias *, const Matrix *, const char *, Py_ssize_t, double);
     void (*flush_bias)(Bias *);
+    int (*valid_rows[2])(const Matrix *, double, void *);
+    void (*squares[2])(const Matrix *, void *, double *);
+    void (*top_labels[2])(const Matrix *, void *, int64_t *, double *);
+    int (*add_rows[2])(const Matrix *, const Gaps *, double *);
 } Level;
 
 #define LEVEL plain
@@ -517,19 +548,27 @@ static PyObject *derivative_sums(PyObject *Py_UNUSED(self), PyObject *const *arg
     return finish(&arrays);
 }
 
-/* Bins of the entries of one row: of equal width in probability where span is 0, else in
-   log-odds between -span and span. Single precision is off by less than `slack` bins. */
-typedef struct {
-    int n_bins;
-    double span, slack, *work;
-    int32_t *index;
-} Bins;
-
-static int find_bins(const Matrix *m, const char *row, const Bins *bins)
+/* Whether rows are worked on together. */
+static int in_groups(const Matrix *m, const Bins *bins)
 {
     if (bins->span > 0)
-        return level->odds_bins(m, row, bins->n_bins, bins->span, bins->slack, bins->work, bins->index);
-    return level->proba_bins(m, row, bins->n_bins, bins->work, bins->index);
+        return m->columns > 1 && m->columns <= FEW_BINS && bins->slack <= 1.0 / 16;
+    return m->columns > 1 && m->columns <= FEW_COLUMNS;
+}
+
+/* Bins of a group: of one row, unless rows are worked on together. 0 as in odds_bins. */
+static int find_bins(const Matrix *m, const Group *g, Bins *bins)
+{
+    if (in_groups(m, bins)) {
+        bins->down = 1;
+        bins->across = GROUP;
+        return level->few_bins(m, g, bins);
+    }
+    bins->down = 0;
+    bins->across = 1;
+    if (bins->span > 0)
+        return level->odds_bins(m, g->rows[0], bins->n_bins, bins->span, bins->slack, bins->work, bins->index);
+    return level->proba_bins(m, g->rows[0], bins->n_bins, bins->work, bins->index);
 }
 
 /* Reads (n_bins, span, slack) and makes room; 0 with an error. */
@@ -545,9 +584,11 @@ static int start_bins(Bins *bins, PyObject *const *args, Py_ssize_t n_columns)
         PyErr_Format(PyExc_ValueError, "%ld bins", n_bins);
         return 0;
     }
-    bins->work = malloc((n_columns + 16) * 2 * sizeof(double));
-    bins->index = malloc((n_columns + 16) * sizeof(int32_t));
-    if (bins->work && bins->index)
+    const Py_ssize_t few = n_columns <= FEW_BINS ? GROUP * n_columns : 0;
+    bins->work = malloc(((n_columns + 16) * 2 + few) * sizeof(double));
+    bins->index = calloc(n_columns + 16 + few, sizeof(int32_t));
+    bins->one = malloc((n_columns + 16) * sizeof(int32_t));
+    if (bins->work && bins->index && bins->one)
         return 1;
     PyErr_NoMemory();
     return 0;
@@ -557,15 +598,60 @@ static void end_bins(Bins *bins)
 {
     free(bins->work);
     free(bins->index);
+    free(bins->one);
 }
 
 static const char NOT_A_NUMBER[] = "a row has entries that are not finite";
 
-/* Adds 1 to the cell (client, class, bin) of every entry: to `positive` for the class of
-   the row, to `negative` for the others. */
-static const char *add_counts(const Matrix *m, const Loop *loop, const Bins *bins, int32_t *positive, int32_t *negative, int64_t *squares)
+/* Adds 1 to the cell (client, class, bin) of every entry of a group: to `positive` for the class
+   of the row, to `negative` for the others. 0 where a row has no bins. */
+static int count_group(const Matrix *m, Group *g, Bins *bins, int32_t *positive, int32_t *negative, int64_t *squares)
 {
-    const Py_ssize_t n_clients = length(loop->offsets) - 1, n = length(loop->labels), width = m->columns * bins->n_bins;
+    const Py_ssize_t width = m->columns * bins->n_bins;
+    if (g->size && !find_bins(m, g, bins))
+        return 0;
+    /* Rows of a client follow each other. Class by class, so that its bins stay in the cache. */
+    const Py_ssize_t n_bins = bins->n_bins, across = bins->across;
+    for (int l = 0; l < g->size;) {
+        const Py_ssize_t c = g->clients[l];
+        const int32_t *index = bins->index + l * bins->down;
+        int32_t *others = negative + c * width, *owns = positive + c * width;
+        int size = 1;
+        while (l + size < g->size && g->clients[l + size] == c)
+            size++;
+        /* (k + 1)^2 - k^2 = 2 k + 1, first for all classes, then back for its own. */
+        int64_t sum = 0, sum_own = 0;
+        for (Py_ssize_t j = 0; j < m->columns; j++) {
+            int32_t *cells = others + j * n_bins;
+            const int32_t *places = index + j * across;
+            if (squares)
+                for (int k = 0; k < size; k++)
+                    sum += 2 * (int64_t)cells[places[k]]++ + 1;
+            else
+                for (int k = 0; k < size; k++)
+                    cells[places[k]]++;
+        }
+        for (int k = 0; k < size; k++) {
+            const Py_ssize_t label = g->labels[l + k], own = label * n_bins + index[k * bins->down + label * across];
+            sum -= 2 * (int64_t)--others[own] + 1;
+            sum_own += 2 * (int64_t)owns[own]++ + 1;
+        }
+        if (squares) {
+            squares[2 * c + 1] += sum;
+            squares[2 * c] += sum_own;
+        }
+        l += size;
+    }
+    g->size = 0;
+    return 1;
+}
+
+/* Counts of the rows of all clients. Returns what does not fit, or NULL. */
+static const char *add_counts(const Matrix *m, const Loop *loop, Bins *bins, int32_t *positive, int32_t *negative, int64_t *squares)
+{
+    const Py_ssize_t n_clients = length(loop->offsets) - 1, n = length(loop->labels);
+    const int most = in_groups(m, bins) ? GROUP : 1;
+    Group group = {.size = 0};
     for (Py_ssize_t c = 0; c < n_clients; c++) {
         const Py_ssize_t start = whole_number(loop->offsets, c), stop = whole_number(loop->offsets, c + 1);
         if (start < 0 || stop > n || (!loop->order && stop > m->rows))
@@ -576,27 +662,14 @@ static const char *add_counts(const Matrix *m, const Loop *loop, const Bins *bin
                 return "order is out of range";
             if (label < 0 || label >= m->columns)
                 return "a label is out of range";
-            if (!find_bins(m, m->data + at * m->down, bins))
+            group.rows[group.size] = m->data + at * m->down;
+            group.labels[group.size] = label;
+            group.clients[group.size++] = c;
+            if (group.size == most && !count_group(m, &group, bins, positive, negative, squares))
                 return NOT_A_NUMBER;
-            int32_t *cells = negative + c * width;
-            if (!squares) {
-                for (Py_ssize_t j = 0; j < m->columns; j++)
-                    cells[j * bins->n_bins + bins->index[j]]++;
-                const Py_ssize_t own = label * bins->n_bins + bins->index[label];
-                cells[own]--;
-                positive[c * width + own]++;
-                continue;
-            }
-            /* (k + 1)^2 - k^2 = 2 k + 1, first for all classes, then back for its own. */
-            int64_t sum = 0;
-            for (Py_ssize_t j = 0; j < m->columns; j++)
-                sum += 2 * (int64_t)cells[j * bins->n_bins + bins->index[j]]++ + 1;
-            const Py_ssize_t own = label * bins->n_bins + bins->index[label];
-            squares[2 * c + 1] += sum - 2 * (int64_t)--cells[own] - 1;
-            squares[2 * c] += 2 * (int64_t)positive[c * width + own]++ + 1;
         }
     }
-    return NULL;
+    return count_group(m, &group, bins, positive, negative, squares) ? NULL : NOT_A_NUMBER;
 }
 
 /* bin_counts(rows, order, labels, offsets, n_bins, span, slack, positive, negative, squares)
@@ -638,6 +711,63 @@ static PyObject *bin_counts(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     return finish(&arrays);
 }
 
+/* Values of the bins of a group, table[class, bin]: in columns of GROUP rows, or of one row. Rows
+   that are missing have the bins of others. */
+static void read_values(const Matrix *m, const Bins *bins, const double *table)
+{
+    const int32_t *index = bins->index;
+    double *to = bins->work;
+    if (bins->across == 1)
+        for (Py_ssize_t j = 0; j < m->columns; j++, table += bins->n_bins)
+            to[j] = table[index[j]];
+    else
+        for (Py_ssize_t j = 0; j < m->columns; j++, table += bins->n_bins)
+            for (int l = 0; l < GROUP; l++)
+                *to++ = table[*index++];
+}
+
+/* Divides the values of one row by their sum. */
+static void divide_values(Py_ssize_t n, double *values)
+{
+    double sums[4] = {0};
+    for (Py_ssize_t j = 0; j < n; j++)
+        sums[j % 4] += values[j];
+    const double share = 1.0 / ((sums[0] + sums[2]) + (sums[1] + sums[3]));
+    for (Py_ssize_t j = 0; j < n; j++)
+        values[j] *= share;
+}
+
+/* Writes the values of the bins of all rows; 0 where a row has no bins. */
+static int write_values(const Matrix *m, const Matrix *out, Bins *bins, const double *table, int normalise)
+{
+    const int most = in_groups(m, bins) ? GROUP : 1;
+    const Py_ssize_t n = m->columns;
+    Group group = {.size = 0};
+    for (Py_ssize_t i = 0; i < m->rows; i += group.size) {
+        group.size = m->rows - i < most ? (int)(m->rows - i) : most;
+        for (int l = 0; l < group.size; l++)
+            group.rows[l] = m->data + (i + l) * m->down;
+        if (!find_bins(m, &group, bins))
+            return 0;
+        read_values(m, bins, table);
+        if (normalise && most == GROUP)
+            level->divide_few(n, bins->work);
+        else if (normalise)
+            divide_values(n, bins->work);
+        for (int l = 0; l < group.size; l++) {
+            const double *from = bins->work + l;
+            char *to = out->data + (i + l) * out->down;
+            if (out->single)
+                for (Py_ssize_t j = 0; j < n; j++)
+                    ((float *)to)[j] = (float)from[j * most];
+            else
+                for (Py_ssize_t j = 0; j < n; j++)
+                    ((double *)to)[j] = from[j * most];
+        }
+    }
+    return 1;
+}
+
 /* bin_values(rows, n_bins, span, slack, table, normalise, out): table[class, bin] of every
    entry, over the sum of its row with `normalise`. */
 static PyObject *bin_values(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
@@ -656,27 +786,8 @@ static PyObject *bin_values(PyObject *Py_UNUSED(self), PyObject *const *args, Py
         if (out.rows != m.rows || out.columns != m.columns || table->shape[0] != m.columns || table->shape[1] != bins.n_bins)
             PyErr_SetString(PyExc_ValueError, "arrays do not fit together");
         else {
-            const double *values = table->buf;
             Py_BEGIN_ALLOW_THREADS
-            for (Py_ssize_t i = 0; i < m.rows && good; i++) {
-                good = find_bins(&m, m.data + i * m.down, &bins);
-                double share = 1.0;
-                if (normalise) {
-                    double sums[4] = {0};
-                    for (Py_ssize_t j = 0; j < m.columns; j++)
-                        sums[j % 4] += bins.work[j] = values[j * bins.n_bins + bins.index[j]];
-                    share = 1.0 / ((sums[0] + sums[2]) + (sums[1] + sums[3]));
-                }
-                else
-                    for (Py_ssize_t j = 0; j < m.columns; j++)
-                        bins.work[j] = values[j * bins.n_bins + bins.index[j]];
-                if (out.single)
-                    for (Py_ssize_t j = 0; j < m.columns; j++)
-                        ((float *)(out.data + i * out.down))[j] = (float)(bins.work[j] * share);
-                else
-                    for (Py_ssize_t j = 0; j < m.columns; j++)
-                        ((double *)(out.data + i * out.down))[j] = bins.work[j] * share;
-            }
+            good = write_values(&m, &out, &bins, table->buf, normalise);
             Py_END_ALLOW_THREADS
         }
         if (!good)
@@ -686,23 +797,43 @@ static PyObject *bin_values(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     return finish(&arrays);
 }
 
+/* Scores of the rows of a group by themselves and by the values of their bins; `n` is the number
+   of all rows. 0 where a row has no bins. */
+static int score_group(const Matrix *m, const Group *g, Bins *bins, const double *table, double *to, Py_ssize_t n)
+{
+    if (!find_bins(m, g, bins))
+        return 0;
+    if (in_groups(m, bins)) {
+        read_values(m, bins, table);
+        level->few_scores(m, g, NULL, to, to + n);
+        level->few_scores(m, g, bins->work, to + 2 * n, to + 3 * n);
+        return 1;
+    }
+    level->row_scores(m, g->rows[0], g->labels[0], bins->work, to, to + n);
+    read_values(m, bins, table);
+    level->weight_scores(bins->work, m->columns, g->labels[0], to + 2 * n, to + 3 * n);
+    return 1;
+}
+
 /* Returns what does not fit, or NULL. */
-static const char *score_bins(const Matrix *m, const Loop *loop, const Bins *bins, const double *table, double *to)
+static const char *score_bins(const Matrix *m, const Loop *loop, Bins *bins, const double *table, double *to)
 {
     const Py_ssize_t n = length(loop->labels);
-    for (Py_ssize_t i = 0; i < n; i++, to++) {
+    const int most = in_groups(m, bins) ? GROUP : 1;
+    Group group = {.size = 0};
+    for (Py_ssize_t i = 0; i < n; i++) {
         const Py_ssize_t at = loop->order ? whole_number(loop->order, i) : i, label = whole_number(loop->labels, i);
         if (at < 0 || at >= m->rows)
             return "order is out of range";
         if (label < 0 || label >= m->columns)
             return "a label is out of range";
-        const char *row = m->data + at * m->down;
-        if (!find_bins(m, row, bins))
+        group.rows[group.size] = m->data + at * m->down;
+        group.labels[group.size++] = label;
+        if (group.size < most && i < n - 1)
+            continue;
+        if (!score_group(m, &group, bins, table, to + i + 1 - group.size, n))
             return NOT_A_NUMBER;
-        level->row_scores(m, row, label, bins->work, to, to + n);
-        for (Py_ssize_t j = 0; j < m->columns; j++)
-            bins->work[j] = table[j * bins->n_bins + bins->index[j]];
-        level->weight_scores(bins->work, m->columns, label, to + 2 * n, to + 3 * n);
+        group.size = 0;
     }
     return NULL;
 }
@@ -942,6 +1073,26 @@ static PyObject *held_marks(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     return finish(&arrays);
 }
 
+static void score_rows(const Matrix *m, const Py_buffer *labels, double *work, double *to)
+{
+    Group group = {.size = 0};
+    for (Py_ssize_t i = 0; i < m->rows; i++) {
+        const char *row = m->data + i * m->down;
+        const Py_ssize_t label = whole_number(labels, i);
+        if (m->columns > FEW_BINS) {
+            level->row_scores(m, row, label, work, to + i, to + m->rows + i);
+            continue;
+        }
+        group.rows[group.size] = row;
+        group.labels[group.size++] = label;
+        if (group.size < GROUP && i < m->rows - 1)
+            continue;
+        const Py_ssize_t first = i + 1 - group.size;
+        level->few_scores(m, &group, NULL, to + first, to + m->rows + first);
+        group.size = 0;
+    }
+}
+
 /* scores(rows, labels, out): log loss and Brier score of each row, out of shape (2, n). */
 static PyObject *scores(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
 {
@@ -964,9 +1115,7 @@ static PyObject *scores(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssi
             PyErr_NoMemory();
         else {
             Py_BEGIN_ALLOW_THREADS
-            double *to = out->buf;
-            for (Py_ssize_t i = 0; i < m.rows; i++)
-                level->row_scores(&m, m.data + i * m.down, whole_number(labels, i), work, to + i, to + m.rows + i);
+            score_rows(&m, labels, work, out->buf);
             Py_END_ALLOW_THREADS
         }
         free(work);
@@ -1242,6 +1391,262 @@ static PyObject *bias_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     return finish(&arrays);
 }
 
+static const char NO_DISTRIBUTION[] = "a row is not a distribution";
+
+/* valid_rows(rows, slack): an error unless every row has entries of 0 or more, and adds up to 1
+   within `slack`. */
+static PyObject *valid_rows(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    int good = 1;
+    if (expect(n_args, 2) < 0)
+        return NULL;
+    const double slack = PyFloat_AsDouble(args[1]);
+    const Py_buffer *rows;
+    if (!PyErr_Occurred() && (rows = take(&arrays, args[0], "fd", 2, 0, "rows"))) {
+        const Matrix m = matrix_of(rows);
+        void *buffer = malloc((m.columns + GROUP) * 8);
+        if (!buffer)
+            PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            good = level->valid_rows[m.single](&m, slack, buffer);
+            Py_END_ALLOW_THREADS
+        }
+        free(buffer);
+        if (!good)
+            PyErr_SetString(PyExc_ValueError, NO_DISTRIBUTION);
+    }
+    return finish(&arrays);
+}
+
+/* squares(rows, out): sum of squares of each row. */
+static PyObject *squares(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    const Py_buffer *rows, *out;
+    if (expect(n_args, 2) < 0)
+        return NULL;
+    if ((rows = take(&arrays, args[0], "fd", 2, 0, "rows")) && (out = take(&arrays, args[1], "d", 1, DENSE | PyBUF_WRITABLE, "out"))) {
+        const Matrix m = matrix_of(rows);
+        void *buffer = malloc((m.columns + GROUP) * 8);
+        if (!buffer)
+            PyErr_NoMemory();
+        else if (m.columns < 1 || length(out) != m.rows)
+            PyErr_SetString(PyExc_IndexError, "arrays do not fit together");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            level->squares[m.single](&m, buffer, out->buf);
+            Py_END_ALLOW_THREADS
+        }
+        free(buffer);
+    }
+    return finish(&arrays);
+}
+
+/* top_labels(rows, top, value): the first of the largest entries of each row, and the entry. */
+static PyObject *top_labels(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    const Py_buffer *rows, *top, *value;
+    if (expect(n_args, 3) < 0)
+        return NULL;
+    if ((rows = take(&arrays, args[0], "fd", 2, 0, "rows")) && (top = take(&arrays, args[1], "lq", 1, DENSE | PyBUF_WRITABLE, "top"))
+        && (value = take(&arrays, args[2], "d", 1, DENSE | PyBUF_WRITABLE, "value"))) {
+        const Matrix m = matrix_of(rows);
+        void *buffer = malloc((m.columns + GROUP) * 8);
+        if (!buffer)
+            PyErr_NoMemory();
+        else if (m.columns < 1 || length(top) != m.rows || length(value) != m.rows)
+            PyErr_SetString(PyExc_IndexError, "arrays do not fit together");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            level->top_labels[m.single](&m, buffer, top->buf, value->buf);
+            Py_END_ALLOW_THREADS
+        }
+        free(buffer);
+    }
+    return finish(&arrays);
+}
+
+/* bin_sums(values, labels, weights, sums): sums (3, n_bins), zeros, get values, true labels and
+   rows of bins of equal width, by weight unless weights are None. */
+static PyObject *bin_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    const Py_buffer *values, *labels, *weights = NULL, *sums;
+    if (expect(n_args, 4) < 0)
+        return NULL;
+    if ((values = take(&arrays, args[0], "d", 1, 0, "values")) && (labels = take(&arrays, args[1], "?", 1, 0, "labels"))
+        && (args[2] == Py_None || (weights = take(&arrays, args[2], "d", 1, 0, "weights")))
+        && (sums = take(&arrays, args[3], "d", 2, DENSE | PyBUF_WRITABLE, "sums"))) {
+        const Py_ssize_t n = length(values), n_bins = sums->shape[1];
+        double *of_values = sums->buf, *of_labels = of_values + n_bins, *of_rows = of_labels + n_bins;
+        if (sums->shape[0] != 3 || n_bins < 1 || length(labels) != n || (weights && length(weights) != n))
+            PyErr_SetString(PyExc_IndexError, "arrays do not fit together");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            for (Py_ssize_t i = 0; i < n; i++) {
+                const double value = real_number(values, i), weight = weights ? real_number(weights, i) : 1.0;
+                const double place = value * (double)n_bins;
+                /* NaN, which callers refuse, falls in the last one. */
+                const Py_ssize_t at = place < 0.0 ? 0 : place < (double)n_bins - 1 ? (Py_ssize_t)place : n_bins - 1;
+                of_values[at] += weight * value;
+                of_labels[at] += weight * (double)((const char *)labels->buf)[i * labels->strides[0]];
+                of_rows[at] += weight;
+            }
+            Py_END_ALLOW_THREADS
+        }
+    }
+    return finish(&arrays);
+}
+
+/* Adds up rows as column_sums of skfedcal/metrics/binning.py does: groups of rows side by side,
+   then the groups of a line, then the rows that are left. Returns 0 where one is no distribution. */
+static int add_gaps(const Matrix *m, const Py_buffer *codes, Gaps *g, int64_t *labels, double *wide, double *columns)
+{
+    const int direct = codes->itemsize == 8 && codes->strides[0] == 8;
+    int good = 1;
+    const Py_ssize_t n = m->columns, group = n < WIDE_ROW ? WIDE_ROW / n : 1, whole = m->rows / group * group;
+    double *rest = wide + group * n;
+    for (Py_ssize_t i = 0; i < m->rows && good; i += group) {
+        const Py_ssize_t size = i < whole ? group : m->rows - i;
+        const Matrix part = {m->data + i * m->down, size, n, m->down, m->across, m->single};
+        for (Py_ssize_t k = 0; k < size && !direct; k++)
+            labels[k] = whole_number(codes, i + k);
+        g->labels = direct ? (const int64_t *)codes->buf + i : labels;
+        good = level->add_rows[m->single](&part, g, i < whole ? wide : rest);
+    }
+    for (Py_ssize_t k = 1; k < group; k++)
+        for (Py_ssize_t j = 0; j < n; j++) {
+            wide[j] += wide[k * n + j];
+            rest[j] += rest[k * n + j];
+        }
+    for (Py_ssize_t j = 0; j < n; j++)
+        columns[j] = wide[j] + rest[j];
+    return good;
+}
+
+/* class_gaps(rows, codes, n_bins, slack, gaps, columns): an error as in valid_rows. gaps (n_classes, width), zeros, get the entries that are not far below 1 / n_bins,
+   less 1 for labels, by class and bin; columns (n_classes,) the sums of all entries. */
+static PyObject *class_gaps(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    int good = 1;
+    if (expect(n_args, 6) < 0)
+        return NULL;
+    const long n_bins = PyLong_AsLong(args[2]);
+    Gaps g = {.slack = PyFloat_AsDouble(args[3]), .n_bins = (int)n_bins};
+    const Py_buffer *rows, *codes, *gaps, *columns;
+    if (!PyErr_Occurred() && (rows = take(&arrays, args[0], "fd", 2, DENSE, "rows"))
+        && (codes = take(&arrays, args[1], INTEGERS, 1, 0, "codes"))
+        && (gaps = take(&arrays, args[4], "d", 2, DENSE | PyBUF_WRITABLE, "gaps"))
+        && (columns = take(&arrays, args[5], "d", 1, DENSE | PyBUF_WRITABLE, "columns"))) {
+        const Matrix m = matrix_of(rows);
+        const char *fault = NULL;
+        const Py_ssize_t n = m.columns, size = n < WIDE_ROW ? WIDE_ROW : n;
+        double *wide = calloc(2 * size, sizeof(double));
+        int64_t *labels = malloc(WIDE_ROW * sizeof(int64_t));
+        g.found = malloc((size + 8) * sizeof(int32_t));
+        g.marked = malloc((size / 16 + 1) * sizeof(int32_t));
+        g.marks = malloc((size / 16 + 1) * sizeof(uint32_t));
+        g.gaps = gaps->buf;
+        g.width = gaps->shape[1];
+        /* An entry is at most the sum of its row. */
+        if (n < 1 || n > INT32_MAX - 8 || n_bins < 1 || n_bins > 1 << 24 || !(g.width > n_bins * (1 + 2 * g.slack) && g.slack >= 0)
+            || length(codes) != m.rows || gaps->shape[0] != n || length(columns) != n)
+            fault = "arrays do not fit together";
+        else if (!wide || !labels || !g.found || !g.marked || !g.marks)
+            PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            good = add_gaps(&m, codes, &g, labels, wide, columns->buf);
+            Py_END_ALLOW_THREADS
+        }
+        free(wide);
+        free(labels);
+        free(g.found);
+        free(g.marked);
+        free(g.marks);
+        if (fault)
+            PyErr_SetString(PyExc_IndexError, fault);
+        else if (!good)
+            PyErr_SetString(PyExc_ValueError, NO_DISTRIBUTION);
+    }
+    return finish(&arrays);
+}
+
+/* Lines of one class at the middles of the finest bins: through (place, height) of its bins with
+   rows; a bin without rows keeps its height. As np.interp, between nodes that are moved by
+   `shift` as there, where the nodes of all classes are one list. */
+static void join_class(Py_ssize_t n_bins, const double *rows, const double *place, const double *height, double shift, const double *odds, Py_ssize_t n_odds, double *out)
+{
+    const Py_ssize_t each = n_odds / n_bins;
+    Py_ssize_t first = 0, last = n_bins - 1;
+    while (first < n_bins && !(rows[first] > 0))
+        first++;
+    while (last > 0 && !(rows[last] > 0))
+        last--;
+    Py_ssize_t at = first, next = first;
+    for (Py_ssize_t i = 0; i < n_bins; i++)
+        for (Py_ssize_t k = i * each; k < (i + 1) * each; k++) {
+            out[k] = height[i];
+            if (!(rows[i] > 0))
+                continue;
+            double x = odds[k] > place[first] ? odds[k] : place[first];
+            x = (x < place[last] ? x : place[last]) + shift;
+            /* From the last node that is not beyond x to the one after it. */
+            while (next <= last && place[next] + shift <= x) {
+                at = next++;
+                while (next <= last && !(rows[next] > 0))
+                    next++;
+            }
+            const double start = place[at] + shift;
+            out[k] = height[at];
+            if (next <= last && x != start)
+                out[k] = (height[next] - height[at]) / (place[next] + shift - start) * (x - start) + height[at];
+        }
+}
+
+/* Row of a table of real numbers whose entries are side by side. */
+static const double *line_of(const Py_buffer *view, Py_ssize_t i)
+{
+    return (const double *)((const char *)view->buf + i * view->strides[0]);
+}
+
+/* join_lines(rows, place, height, classes, odds, stretch, out): see _lines of
+   skfedcal/methods/bins/bbq_table.py. */
+static PyObject *join_lines(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 7) < 0)
+        return NULL;
+    const double stretch = PyFloat_AsDouble(args[5]);
+    const Py_buffer *rows, *place, *height, *classes, *odds, *out;
+    if (!PyErr_Occurred() && (rows = take(&arrays, args[0], "d", 2, 0, "rows"))
+        && (place = take(&arrays, args[1], "d", 2, 0, "place"))
+        && (height = take(&arrays, args[2], "d", 2, 0, "height"))
+        && (classes = take(&arrays, args[3], "lq", 1, DENSE, "classes"))
+        && (odds = take(&arrays, args[4], "d", 1, DENSE, "odds"))
+        && (out = take(&arrays, args[6], "d", 2, DENSE | PyBUF_WRITABLE, "out"))) {
+        const Py_ssize_t n = length(classes), size = rows->shape[1], n_odds = length(odds);
+        int good = size > 0 && n_odds % size == 0 && out->shape[0] == n && out->shape[1] == n_odds;
+        for (int i = 0; i < 3; i++) {
+            const Py_buffer *table = i == 0 ? rows : i == 1 ? place : height;
+            good &= table->shape[0] == rows->shape[0] && table->shape[1] == size && (size == 1 || table->strides[1] == 8);
+        }
+        for (Py_ssize_t i = 0; i < n && good; i++) {
+            const int64_t c = ((const int64_t *)classes->buf)[i];
+            if ((good = c >= 0 && c < rows->shape[0]))
+                join_class(size, line_of(rows, c), line_of(place, c), line_of(height, c), stretch * (double)i, odds->buf, n_odds,
+                           (double *)out->buf + i * n_odds);
+        }
+        if (!good)
+            PyErr_SetString(PyExc_IndexError, "arrays do not fit together");
+    }
+    return finish(&arrays);
+}
+
 #include "_core_ids.h"
 
 static PyMethodDef METHODS[] = {
@@ -1259,6 +1664,12 @@ static PyMethodDef METHODS[] = {
     {"scores", (PyCFunction)(void (*)(void))scores, METH_FASTCALL, "Losses of rows."},
     {"scaling_sums", (PyCFunction)(void (*)(void))scaling_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {"bias_sums", (PyCFunction)(void (*)(void))bias_sums, METH_FASTCALL, "Loss, slopes and curvature."},
+    {"valid_rows", (PyCFunction)(void (*)(void))valid_rows, METH_FASTCALL, "Whether rows are distributions."},
+    {"squares", (PyCFunction)(void (*)(void))squares, METH_FASTCALL, "Sum of squares of each row."},
+    {"top_labels", (PyCFunction)(void (*)(void))top_labels, METH_FASTCALL, "Likeliest class of each row."},
+    {"bin_sums", (PyCFunction)(void (*)(void))bin_sums, METH_FASTCALL, "Sums of bins of equal width."},
+    {"class_gaps", (PyCFunction)(void (*)(void))class_gaps, METH_FASTCALL, "Probabilities less labels by bin."},
+    {"join_lines", (PyCFunction)(void (*)(void))join_lines, METH_FASTCALL, "Lines through bins."},
     {"number_texts", (PyCFunction)(void (*)(void))number_texts, METH_FASTCALL, "Numbers of texts."},
     {"number_objects", (PyCFunction)(void (*)(void))number_objects, METH_FASTCALL, "Numbers of objects."},
     {"text_order", (PyCFunction)(void (*)(void))text_order, METH_FASTCALL, "Order of texts."},

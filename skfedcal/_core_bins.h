@@ -247,6 +247,183 @@ static void FN(weight_scores)(double *weights, Py_ssize_t n, Py_ssize_t own, dou
     FN(score)(weight, rests, squares, FN(log_d)((FN(vd)){0} + weight)[0], loss, brier);
 }
 
+/* Sum of the places of a piece, in the order of _core_rows.h; a lane is a row. */
+INLINE FN(vd) FN(sum_places)(const FN(vd) *s)
+{
+    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+/* Up to `lanes` rows from row `at` on; those that are missing repeat one. */
+INLINE void FN(pick_rows)(const Group *g, int at, int lanes, const char **rows)
+{
+    for (int l = 0; l < lanes; l++)
+        rows[l] = g->rows[at + l < g->size ? at + l : at];
+}
+
+/* Distances from the largest entry in double precision, of rows of few columns. */
+INLINE void FN(few_gaps)(const Matrix *m, const char *const *rows, FN(vd) *gaps)
+{
+    gaps[0] = (FN(vd)){0};
+    FN(transpose_d)(m, rows, gaps);
+    FN(vd) best = gaps[0];
+    for (Py_ssize_t j = 1; j < m->columns; j++)
+        best = FN(max_d)(gaps[j], best);
+    for (Py_ssize_t j = 0; j < m->columns; j++)
+        gaps[j] -= best;
+}
+
+/* odds_bins of a group of rows of few columns: a lane is a row. */
+static int FN(few_odds_bins)(const Matrix *m, const Group *g, const Bins *b)
+{
+    const Py_ssize_t n = m->columns;
+    const float density = (float)(b->n_bins / (2 * b->span)), middle = (float)(b->n_bins / 2.0);
+    const FN(vf) low = (FN(vf)){0} + 0.5f, minus_high = (FN(vf)){0} - ((float)b->n_bins - 0.5f);
+    const FN(vf) least = (FN(vf)){0} + 1e-37f;
+    for (int i = 0; i < g->size; i += LANES_F) {
+        const char *rows[LANES_F];
+        FN(vf) gaps[FEW_BINS], weights[FEW_BINS], small = {0}, ones = {0};
+        FN(pick_rows)(g, i, LANES_F, rows);
+        gaps[0] = small;
+        if (m->single) {
+            FN(transpose_f)(m, rows, gaps);
+            FN(vf) best = gaps[0];
+            for (Py_ssize_t j = 1; j < n; j++)
+                best = FN(max_f)(gaps[j], best);
+            for (Py_ssize_t j = 0; j < n; j++)
+                gaps[j] -= best;
+        }
+        else
+            for (int half = 0; half < LANES_F; half += LANES_D) {
+                FN(vd) wide[FEW_BINS];
+                FN(few_gaps)(m, rows + half, wide);
+                for (Py_ssize_t j = 0; j < n; j++) {
+                    const FN(vh) own = __builtin_convertvector(wide[j], FN(vh));
+                    memcpy((float *)(gaps + j) + half, &own, sizeof own);
+                }
+            }
+        for (Py_ssize_t j = 0; j < n; j++) {
+            const FN(vf) v = FN(exp2_f)(gaps[j] * (float)LOG2_E);
+            const FN(vw) one = (FN(vw))(v >= 1.0f);
+            weights[j] = v;
+            small += (FN(vf))((FN(vw))v & ~one);
+            ones += (FN(vf))((FN(vw))((FN(vf)){0} + 1.0f) & one);
+        }
+        const FN(vf) rest = ones - 1.0f + small;
+        FN(vw) near = ~(FN(vw))(rest == rest);
+        for (Py_ssize_t j = 0; j < n; j++) {
+            const FN(vf) others = FN(max_f)((1.0f - weights[j]) + rest, least);
+            FN(vf) place = (gaps[j] - FN(quick_log)(others)) * density + middle;
+            place = -FN(max_f)(-FN(max_f)(place, low), minus_high);
+            const FN(vw) bin = __builtin_convertvector(place, FN(vw));
+            memcpy(b->index + j * GROUP + i, &bin, sizeof bin);
+            const FN(vf) off = place - __builtin_convertvector(bin, FN(vf));
+            near |= (FN(vw))(off < (float)b->slack) | (FN(vw))(off > 1.0f - (float)b->slack);
+        }
+        uint32_t marks = FN(signs_f)(near);
+        for (int l = 0; l < LANES_F && i + l < g->size; l++, marks >>= 1) {
+            if (!(marks & 1))
+                continue;
+            if (!FN(exact_odds_bins)(m, rows[l], b->n_bins, b->span, b->work, b->one))
+                return 0;
+            for (Py_ssize_t j = 0; j < n; j++)
+                b->index[j * GROUP + i + l] = b->one[j];
+        }
+    }
+    return 1;
+}
+
+/* proba_bins of such a group. */
+static int FN(few_proba_bins)(const Matrix *m, const Group *g, const Bins *b)
+{
+    const Py_ssize_t n = m->columns;
+    FN(vi) bad = {0};
+    for (int i = 0; i < g->size; i += LANES_D) {
+        const char *rows[LANES_D];
+        FN(vd) weights[FEW_BINS], sums[8] = {{0}};
+        FN(pick_rows)(g, i, LANES_D, rows);
+        FN(few_gaps)(m, rows, weights);
+        for (Py_ssize_t j = 0; j < n; j++)
+            sums[j % 8] += weights[j] = FN(exp2_d)(weights[j] * LOG2_E);
+        const FN(vd) total = FN(sum_places)(sums);
+        bad |= ~(FN(vi))(total == total);
+        for (Py_ssize_t j = 0; j < n; j++) {
+            double place[LANES_D];
+            const FN(vd) at = weights[j] / total * b->n_bins;
+            memcpy(place, &at, sizeof at);
+            for (int l = 0; l < LANES_D; l++)
+                b->index[j * GROUP + i + l] = place[l] < b->n_bins - 1 ? (int32_t)place[l] : b->n_bins - 1;
+        }
+    }
+    return !FN(signs_d)(bad);
+}
+
+static int FN(few_bins)(const Matrix *m, const Group *g, const Bins *b)
+{
+    return b->span > 0 ? FN(few_odds_bins)(m, g, b) : FN(few_proba_bins)(m, g, b);
+}
+
+/* Divides values in columns of GROUP rows by the sums of rows, which are taken in four parts. */
+static void FN(divide_few)(Py_ssize_t n, double *values)
+{
+    for (int i = 0; i < GROUP; i += LANES_D) {
+        FN(vd) sums[4] = {{0}}, v;
+        for (Py_ssize_t j = 0; j < n; j++) {
+            memcpy(&v, values + j * GROUP + i, sizeof v);
+            sums[j % 4] += v;
+        }
+        const FN(vd) share = 1.0 / ((sums[0] + sums[2]) + (sums[1] + sums[3]));
+        for (Py_ssize_t j = 0; j < n; j++) {
+            memcpy(&v, values + j * GROUP + i, sizeof v);
+            v *= share;
+            memcpy(values + j * GROUP + i, &v, sizeof v);
+        }
+    }
+}
+
+/* row_scores, or weight_scores of weights in columns of GROUP rows, of such a group. */
+INLINE void FN(few_losses)(const Matrix *m, const Group *g, const double *given, double *loss, double *brier)
+{
+    const Py_ssize_t n = m->columns;
+    for (int i = 0; i < g->size; i += LANES_D) {
+        const char *rows[LANES_D];
+        FN(vd) columns[FEW_BINS], rests[8] = {{0}}, squares[8] = {{0}}, weight = {0}, gap = {0};
+        FN(vi) own = {0};
+        FN(pick_rows)(g, i, LANES_D, rows);
+        if (!given)
+            FN(few_gaps)(m, rows, columns);
+        for (int l = 0; l < LANES_D && i + l < g->size; l++)
+            own[l] = g->labels[i + l];
+        for (Py_ssize_t j = 0; j < n; j++) {
+            FN(vd) v;
+            if (given)
+                memcpy(&v, given + j * GROUP + i, sizeof v);
+            else
+                v = FN(exp2_d)(columns[j] * LOG2_E);
+            const FN(vi) mine = (FN(vi))(own == (int64_t)j);
+            weight = FN(pick_d)(mine, v, weight);
+            if (!given)
+                gap = FN(pick_d)(mine, columns[j], gap);
+            v = (FN(vd))((FN(vi))v & ~mine);
+            rests[j % 8] += v;
+            squares[j % 8] += v * v;
+        }
+        const FN(vd) rest = FN(sum_places)(rests), total = rest + weight, share = 1.0 / total, wrong = rest * share;
+        const FN(vd) losses = FN(log_d)(total) - (given ? FN(log_d)(weight) : gap);
+        const FN(vd) briers = wrong * wrong + FN(sum_places)(squares) * (share * share);
+        const int size = g->size - i < LANES_D ? g->size - i : LANES_D;
+        memcpy(loss + i, &losses, size * sizeof(double));
+        memcpy(brier + i, &briers, size * sizeof(double));
+    }
+}
+
+static void FN(few_scores)(const Matrix *m, const Group *g, const double *given, double *loss, double *brier)
+{
+    if (given)
+        FN(few_losses)(m, g, given, loss, brier);
+    else
+        FN(few_losses)(m, g, NULL, loss, brier);
+}
+
 #undef PARTS_D
 #undef LANES_D
 #undef LANES_F

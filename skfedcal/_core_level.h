@@ -26,13 +26,16 @@ INLINE FN(vf) FN(log_f)(FN(vf) x)
 #define vec FN(vd)
 #define ivec FN(vi)
 #define hvec FN(vh)
+#define word int64_t
 #define RN(name) FN(name##_d)
 #include "_core_rows.h"
+#include "_core_proba.h"
 #undef REAL
 #undef FEW
 #undef vec
 #undef ivec
 #undef hvec
+#undef word
 #undef RN
 
 #define REAL float
@@ -40,13 +43,16 @@ INLINE FN(vf) FN(log_f)(FN(vf) x)
 #define vec FN(vf)
 #define ivec FN(vw)
 #define hvec FN(vf)
+#define word int32_t
 #define RN(name) FN(name##_f)
 #include "_core_rows.h"
+#include "_core_proba.h"
 #undef REAL
 #undef FEW
 #undef vec
 #undef ivec
 #undef hvec
+#undef word
 #undef RN
 
 #include "_core_bins.h"
@@ -89,8 +95,15 @@ static const Level FN(level) = {
     FN(odds_bins),
     FN(row_scores),
     FN(weight_scores),
+    FN(few_bins),
+    FN(divide_few),
+    FN(few_scores),
     FN(add_scaling),
     FN(flush_scaling),
     FN(add_bias),
     FN(flush_bias),
+    {FN(valid_rows_d), FN(valid_rows_f)},
+    {FN(squares_d), FN(squares_f)},
+    {FN(top_labels_d), FN(top_labels_f)},
+    {FN(add_rows_d), FN(add_rows_f)},
 };

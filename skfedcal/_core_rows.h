@@ -103,6 +103,14 @@ INLINE void RN(transpose)(const Matrix *m, const char *const *rows, vec *out)
         for (int l = 0; l < LANES; l++)
             for (Py_ssize_t j = 0; j < m->columns; j++)
                 to[j * LANES + l] = (REAL)*(const double *)(rows[l] + j * m->across);
+    else if (sizeof(REAL) == 8 && LANES % 4 == 0 && m->across == 4)
+        for (int l = 0; l < LANES; l += 4) {
+            float turned[4 * FEW_BINS];
+            turn_squares(m->columns, rows + l, turned, 4);
+            for (Py_ssize_t j = 0; j < m->columns; j++)
+                for (int k = 0; k < 4; k++)
+                    to[j * LANES + l + k] = (REAL)turned[j * 4 + k];
+        }
     else if (sizeof(REAL) == 8 || m->across != 4)
         for (int l = 0; l < LANES; l++)
             for (Py_ssize_t j = 0; j < m->columns; j++)

@@ -33,6 +33,14 @@ from skfedcal.methods.scaling.rounds import (
     SplitCurvature,
 )
 from skfedcal.methods.temperature.moments import derivative_sums
+from skfedcal.metrics import (
+    binning,
+    brier_score,
+    calibration_error,
+    classwise_calibration_error,
+    expected_calibration_error,
+)
+from skfedcal.metrics._calibration_error import classwise_gaps
 from skfedcal.privacy.codec import BlockCode
 
 needs_core = pytest.mark.skipif(_compiled.core is None, reason="no compiled core")
@@ -526,6 +534,50 @@ def test_bins_and_scores_have_the_same_bits_at_every_level(n_columns, dtype):
 
 
 @needs_core
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", COLUMNS)
+def test_bins_and_scores_of_a_row_do_not_depend_on_its_neighbours(n_columns, dtype):
+    """Rows are worked on in groups of 16, whatever clients they belong to."""
+    rows, labels = hard_rows(67, n_columns, dtype)
+    table = np.random.default_rng(0).random((n_columns, 128)) + 0.1
+
+    def answers(rows, labels, terms):
+        clients = dataset(rows, labels, [1] * len(rows))
+        shape = (len(rows), n_columns, 128)
+        positive, negative = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        squares = np.zeros((len(rows), 2), np.int64)
+        _compiled.bin_counts(clients, terms, positive, negative, squares)
+        values, both = np.empty_like(rows), np.empty((4, len(rows)))
+        _compiled.bin_values(rows, terms, table, values, normalise=True)
+        _compiled.bin_scores(clients, terms, table, both)
+        alone = np.empty((2, len(rows)))
+        _compiled.scores(rows, labels, alone)
+        np.testing.assert_array_equal(alone, both[:2])
+        return positive, negative, squares, values, both.T
+
+    for space in ("prob", "logit"):
+        terms = ClassBins(128, space).terms
+        found = answers(rows, labels, terms)
+        for i in (0, 1, 15, 16, 40, 66):
+            one = answers(rows[i : i + 1], labels[i : i + 1], terms)
+            for some, own in zip(found, one, strict=True):
+                assert some[i : i + 1].tobytes() == own.tobytes()
+
+
+@needs_core
+@pytest.mark.parametrize("sizes", [[60], [3, 0, 16, 17, 1, 23]])
+def test_squares_of_counts_are_those_of_the_counts(sizes):
+    rows, labels = hard_rows(60, 10, np.float32)
+    clients = dataset(rows, labels, sizes, order=np.arange(60)[::-1].copy())
+    for bins in (ClassBins(16, "prob"), ClassBins(16, "logit")):
+        positive, negative = np.zeros((2, len(sizes), 10, 16), np.int32)
+        squares = np.zeros((len(sizes), 2), np.int64)
+        _compiled.bin_counts(clients, bins.terms, positive, negative, squares)
+        expected = [(counts**2).sum(axis=(1, 2)) for counts in (positive, negative)]
+        np.testing.assert_array_equal(squares.T, expected)
+
+
+@needs_core
 def test_scores_are_those_of_scikit_learn():
     rows, labels = hard_rows(100, 6, np.float64)
     rows = np.maximum(rows, -30.0)
@@ -685,6 +737,175 @@ def test_scores_before_and_after_a_temperature_are_those_of_each_row(dtype):
             np.testing.assert_array_equal(out[:2], expected)
             _compiled.scores(block.rows * dtype(0.4), block.labels, expected)
             np.testing.assert_array_equal(out[2:], expected)
+
+
+def distributions(n_rows, n_columns, dtype, seed=0):
+    """Rows that are peaked, flat or tied, and labels."""
+    rng = np.random.default_rng([seed, n_columns])
+    rows = special.softmax(rng.normal(size=(n_rows, n_columns)) * 3, axis=1)
+    rows[::5] = np.eye(n_columns)[rng.integers(n_columns, size=len(rows[::5]))]
+    rows[1::7] = 1 / n_columns
+    return rows.astype(dtype), rng.integers(0, n_columns, n_rows)
+
+
+def summed_metrics(rows, labels, n_bins=15):
+    """Bytes of all that the core adds up over rows of probabilities."""
+    n_rows, n_columns = rows.shape
+    top, value = np.empty(n_rows, np.int64), np.empty(n_rows)
+    assert _compiled.top_labels(rows, top, value)
+    gaps, columns = np.zeros((n_columns, n_bins + 1)), np.empty(n_columns)
+    assert _compiled.class_gaps(rows, labels, n_bins, 1e-3, gaps, columns)
+    norms, sums = np.empty(n_rows), np.zeros((3, n_bins))
+    assert _compiled.squares(rows, norms)
+    assert _compiled.bin_sums(value, top == labels, None, sums)
+    return [x.tobytes() for x in (top, value, gaps, columns, norms, sums)]
+
+
+@needs_core
+@pytest.mark.usefixtures("best_level")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", COLUMNS)
+def test_sums_of_metrics_have_the_same_bits_at_every_level(n_columns, dtype):
+    rows, labels = distributions(131, n_columns, dtype)
+    found = []
+    for level in _compiled.levels():
+        _compiled.core.use(level)
+        found.append(summed_metrics(rows, labels))
+        assert _compiled.valid_rows(rows, 1e-3) is True
+    assert all(other == found[0] for other in found)
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", [*COLUMNS, 1500])
+def test_sums_of_metrics_are_those_of_numpy(monkeypatch, n_columns, dtype):
+    rows, labels = distributions(301, n_columns, dtype)
+    sizes = np.bincount(labels, minlength=n_columns)
+    weight = np.random.default_rng(0).random(301)
+
+    def answers(given, labels):
+        top, value = binning.top_labels(given)
+        yield top
+        yield value
+        for n_bins in (1, 15, 400):
+            yield classwise_gaps(given, labels, sizes, n_bins)
+            for by in (None, weight):
+                sums = binning.uniform_bin_sums(value, top == labels, n_bins, by)
+                yield np.stack([sums.proba, sums.labels, sums.weight])
+
+    given = (
+        (rows, labels),
+        (np.asfortranarray(rows), labels.astype(np.int8) if n_columns < 99 else labels),
+        (np.repeat(rows, 2, axis=1)[:, ::2], np.repeat(labels, 2)[::2]),
+    )
+    found = [[a.tobytes() for a in answers(*each)] for each in given]
+    norms = np.empty(301)
+    _compiled.squares(rows, norms)
+    monkeypatch.setattr(_compiled, "core", None)
+    expected = [a.tobytes() for a in answers(rows, labels)]
+    assert all(each == expected for each in found)
+    exact = (rows.astype(np.longdouble) ** 2).sum(axis=1)
+    np.testing.assert_allclose(norms, exact.astype(np.float64), rtol=1e-14)
+
+
+@needs_core
+@pytest.mark.parametrize("n_columns", [2, 10, 16, 60, 130])
+def test_likeliest_classes_are_the_first_ones(n_columns):
+    rng = np.random.default_rng(n_columns)
+    rows = rng.integers(0, 3, size=(200, n_columns)) / 8
+    top, value = np.empty(200, np.int64), np.empty(200)
+    for given in (rows, rows.astype(np.float32)):
+        _compiled.top_labels(given, top, value)
+        np.testing.assert_array_equal(top, rows.argmax(axis=1))
+        np.testing.assert_array_equal(value, rows.max(axis=1))
+
+
+@needs_core
+@pytest.mark.usefixtures("best_level")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", [2, 10, 17, 60, 1100])
+def test_a_fault_of_any_entry_is_found(n_columns, dtype):
+    """At every level, since signs of lanes are collected by other instructions."""
+    rows, labels = distributions(70, n_columns, dtype)
+    gaps, columns = np.zeros((n_columns, 16)), np.empty(n_columns)
+
+    def valid(given):
+        gaps[:] = 0
+        found = _compiled.class_gaps(given, labels, 15, 1e-3, gaps, columns)
+        assert found is _compiled.valid_rows(given, 1e-3)
+        return found
+
+    faults = (np.nan, -np.nan, np.inf, -np.inf, -1e-30, 1.5, 1e30)
+    for level in _compiled.levels():
+        _compiled.core.use(level)
+        assert valid(rows)
+        assert valid(np.where(rows == 0, dtype(-0.0), rows))
+        for n, row in enumerate((0, 33, 63, 69)):
+            for column in {0, n_columns // 2, n_columns - 1}:
+                for change in faults[n % 2 :: 2]:
+                    bad = rows.copy()
+                    bad[row, column] = change
+                    assert not valid(bad), (level, row, column, change)
+        assert not valid(rows * dtype(0.9985))
+        assert not valid(rows * dtype(1.0015))
+        assert valid(rows * dtype(1.0005))
+
+
+@needs_core
+def test_sums_of_metrics_refuse_arrays_that_do_not_fit():
+    core, rows, labels = _compiled.core, np.full((2, 4), 0.25), np.zeros(2, int)
+    columns = np.empty(4)
+
+    def gaps(width=16, n_bins=15, codes=labels, columns=columns, rows=rows):
+        core.class_gaps(rows, codes, n_bins, 1e-3, np.zeros((4, width)), columns)
+
+    gaps()
+    for wrong in (
+        {"width": 15},
+        {"n_bins": 0},
+        {"codes": labels[:1]},
+        {"columns": columns[:3]},
+        {"rows": rows[:, :3].copy()},
+    ):
+        with pytest.raises(IndexError, match="do not fit"):
+            gaps(**wrong)
+    with pytest.raises(IndexError, match="do not fit"):
+        core.top_labels(rows, np.empty(3, int), np.empty(2))
+    with pytest.raises(IndexError, match="do not fit"):
+        core.squares(rows, np.empty(3))
+    for sums in (np.zeros((2, 5)), np.zeros((3, 0))):
+        with pytest.raises(IndexError, match="do not fit"):
+            core.bin_sums(np.ones(2), np.ones(2, bool), None, sums)
+    with pytest.raises(IndexError, match="do not fit"):
+        core.bin_sums(np.ones(2), np.ones(2, bool), np.ones(3), np.zeros((3, 5)))
+
+
+@needs_core
+def test_labels_that_are_no_column_belong_to_no_entry():
+    rows = np.full((3, 4), 0.25)
+    gaps, columns = np.zeros((4, 16)), np.empty(4)
+    assert _compiled.class_gaps(rows, np.array([-1, 4, 2]), 15, 1e-3, gaps, columns)
+    np.testing.assert_array_equal(gaps.sum(axis=1), [0.75, 0.75, -0.25, 0.75])
+
+
+def test_scores_of_probabilities_are_the_same_in_both_forms(monkeypatch):
+    rows, labels = distributions(500, 12, np.float32)
+    names = np.array(list("abcdefghijkl"))[labels]
+    weight = np.random.default_rng(0).random(500)
+
+    def answers():
+        for y in (labels, labels.astype(np.uint8), names, names.astype(object)):
+            for by in (None, weight):
+                yield expected_calibration_error(y, rows, sample_weight=by)
+                yield classwise_calibration_error(y, rows, sample_weight=by)
+        yield calibration_error(labels == 3, rows[:, 3])
+        yield calibration_error(labels == 3, rows[:, 3], sample_weight=weight)
+        yield expected_calibration_error(labels, rows, strategy="quantile")
+
+    found, brier = list(answers()), brier_score(labels, rows)
+    monkeypatch.setattr(_compiled, "core", None)
+    assert found == list(answers())
+    assert brier == pytest.approx(brier_score(labels, rows), rel=1e-15)
 
 
 @needs_core

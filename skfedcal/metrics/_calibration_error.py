@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_consistent_length
 
+from skfedcal import _compiled
 from skfedcal._numerics import rare_flags
 from skfedcal._params import check_choice, check_flag, check_number
 from skfedcal.metrics.binning import (
@@ -21,8 +22,9 @@ from skfedcal.metrics.binning import (
     classwise_bin_sums,
     classwise_quantile_sums,
     column_sums,
-    proba_of,
     row_index,
+    top_labels,
+    uniform_bin_sums,
 )
 from skfedcal.metrics.validation import (
     SUM_TOLERANCE,
@@ -144,20 +146,38 @@ def classwise_gaps(
     width = int(n_bins * (1 + 2 * SUM_TOLERANCE)) + 1
     gaps = np.zeros((n_classes, width))
     columns = -sizes.astype(np.float64)
-    ones = np.ones(n_classes, proba.dtype)
     start = 0
     for rows in blocks(proba, GAP_BLOCK):
-        where = _above_first_bin(rows, n_bins)
-        value = rows.reshape(-1).take(where)
-        if not (sums_to_one(rows, ones) and value.min(initial=0) >= 0):
+        own = np.empty(n_classes)
+        found = _block_gaps(rows, codes[start : start + len(rows)], n_bins, width, own)
+        if found is None:
             raise ValueError(fault(proba))
-        columns += column_sums(rows)
-        labels = codes[start : start + len(rows)]
-        gaps += _listed_gaps(value, where, labels, n_bins, gaps.shape)
+        gaps += found
+        columns += own
         start += len(rows)
     gaps[:, 0] += columns - gaps.sum(axis=1)
     gaps[:, n_bins - 1] += gaps[:, n_bins:].sum(axis=1)
     return gaps[:, :n_bins]
+
+
+def _block_gaps(
+    rows: np.ndarray, labels: np.ndarray, n_bins: int, width: int, columns: np.ndarray
+) -> np.ndarray | None:
+    """Return the gaps of entries above the first bin; None for a faulty row.
+
+    columns of shape (n_classes,): Gets the sums of all entries.
+    """
+    gaps = np.zeros((rows.shape[1], width))
+    good = _compiled.class_gaps(rows, labels, n_bins, SUM_TOLERANCE, gaps, columns)
+    if good is not None:
+        return gaps if good else None
+    where = _above_first_bin(rows, n_bins)
+    value = rows.reshape(-1).take(where)
+    ones = np.ones(rows.shape[1], rows.dtype)
+    if not (sums_to_one(rows, ones) and value.min(initial=0) >= 0):
+        return None
+    columns[:] = column_sums(rows)
+    return _listed_gaps(value, where, labels, n_bins, gaps.shape)
 
 
 def _above_first_bin(rows: np.ndarray, n_bins: int) -> np.ndarray:
@@ -260,10 +280,8 @@ def expected_calibration_error(
     """
     error = BinnedError(n_bins, norm, squared, strategy, debias)
     proba, codes, weight = check_problem(y_true, y_prob, labels, sample_weight)
-    top = proba.argmax(axis=1)
-    confidence = proba_of(proba, top)
-    index = row_index(confidence, n_bins, strategy, weight)
-    return float(error(bin_sums(confidence, top == codes, index, n_bins, weight)))
+    top, confidence = top_labels(proba)
+    return float(error(_binary_sums(confidence, top == codes, error, weight)))
 
 
 @metrics_documented
@@ -346,8 +364,17 @@ def calibration_error(
     weight = check_weight(sample_weight, len(proba))
     labels, column = positive_labels(y_true, pos_label)
     positive = positive_column(proba, column)
-    index = row_index(positive, n_bins, strategy, weight)
-    return float(error(bin_sums(positive, labels, index, n_bins, weight)))
+    return float(error(_binary_sums(positive, labels, error, weight)))
+
+
+def _binary_sums(
+    proba: np.ndarray, labels: np.ndarray, error: BinnedError, weight: np.ndarray | None
+) -> BinSums:
+    """Return the sums of one binary problem over the bins of `error`."""
+    if error.strategy == "uniform":
+        return uniform_bin_sums(proba, labels, error.n_bins, weight)
+    index = row_index(proba, error.n_bins, error.strategy, weight)
+    return bin_sums(proba, labels, index, error.n_bins, weight)
 
 
 def positive_column(proba: np.ndarray, column: int = 1) -> np.ndarray:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.metrics import get_scorer as sklearn_get_scorer
 from sklearn.metrics import make_scorer
 
+from skfedcal import _compiled
 from skfedcal._numerics import label_losses
 from skfedcal._params import check_choice, check_number
 from skfedcal.exceptions import CalibrationWarning
@@ -74,6 +75,9 @@ def brier_score(
 
 def _square_norms(proba: np.ndarray) -> np.ndarray:
     """Return the sum of squares of each row in float64."""
+    out = np.empty(len(proba))
+    if _compiled.squares(proba, out):
+        return out
     return np.concatenate(
         [
             np.einsum("ij,ij->i", rows, rows, dtype=np.float64)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from skfedcal import _compiled
 from skfedcal._numerics import rare_flags
 
 # A block of few columns is cut by rows, since the metrics list entries per row.
@@ -105,6 +106,19 @@ def bin_sums(
         np.bincount(index, weight * labels, n_bins),
         np.bincount(index, weight, n_bins),
     )
+
+
+def uniform_bin_sums(
+    proba: np.ndarray,
+    labels: np.ndarray,
+    n_bins: int,
+    weight: np.ndarray | None = None,
+) -> BinSums:
+    """Return the sums of one binary problem over bins of equal width."""
+    sums = np.zeros((3, n_bins))
+    if _compiled.bin_sums(proba, labels, weight, sums):
+        return BinSums(*sums)
+    return bin_sums(proba, labels, bin_index(proba, n_bins), n_bins, weight)
 
 
 def classwise_bin_sums(
@@ -206,6 +220,15 @@ def _dense_sums(
         sums += np.bincount(cells, mass * rows.ravel(), sums.size)
         counts += np.bincount(cells, mass, counts.size)
     return sums.reshape(-1, n_bins), counts.reshape(-1, n_bins)
+
+
+def top_labels(proba: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first column of the largest entry of each row, and the entries."""
+    top, value = np.empty(len(proba), np.int64), np.empty(len(proba))
+    if not _compiled.top_labels(proba, top, value):
+        top = proba.argmax(axis=1)
+        value = proba_of(proba, top)
+    return top, value
 
 
 def quantile_edges(

@@ -6,6 +6,7 @@ Uses released counts only. Needs scipy, which a site may not have.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from math import hypot
 from typing import Literal
@@ -45,12 +46,16 @@ class Levels:
     middle: Array
     size: Array
 
-    @classmethod
-    def of(cls, n_bins: int, space: Literal["prob", "logit"] = "prob") -> Levels:
+    @staticmethod
+    @cache
+    def of(n_bins: int, space: Literal["prob", "logit"] = "prob") -> Levels:
         """Levels of 2, 4, ... bins up to `n_bins`, of equal width in `space`."""
         sizes = tuple(2**i for i in range(1, n_bins.bit_length()))
         middle = np.concatenate([ClassBins(size, space).midpoints for size in sizes])
-        return cls(sizes, middle, np.repeat(sizes, sizes))
+        found = Levels(sizes, middle, np.repeat(sizes, sizes))
+        for shared in (found.middle, found.size):
+            shared.flags.writeable = False
+        return found
 
     def merge(self, counts: Array) -> Array:
         """Counts of all levels, side by side, by adding up neighbours."""
@@ -79,16 +84,24 @@ def log_scores(positive: Array, negative: Array, levels: Levels) -> Array:
     The probability of the labels under independent priors of the bins,
     ``Beta(2 p / B, 2 (1 - p) / B)`` for the bin with midpoint p out of B.
     """
-    # Most bins of many classes are empty; their terms are 0.
-    rows = positive + negative
+    rows, weight = positive + negative, PRIOR_ROWS / levels.size
+    parts = (
+        (negative, weight * (1 - levels.middle)),
+        (positive, weight * levels.middle),
+        (rows, weight),
+    )
     seen = rows != 0
-    column = seen.nonzero()[1]
-    weight, middle = PRIOR_ROWS / levels.size, levels.middle
-    part = _log_rise(positive[seen], weight * middle, column)
-    part += _log_rise(negative[seen], weight * (1 - middle), column)
-    part -= _log_rise(rows[seen], weight, column)
+    if 2 * np.count_nonzero(seen) > seen.size:
+        first, second, both = (_log_rise(*part) for part in parts)
+        first += second
+        return levels.sum_bins(np.subtract(first, both, out=first))
+    # Most bins of many classes are empty; their terms are 0.
+    cells, column = _places(seen)
     terms = np.zeros(rows.shape)
-    terms[seen] = part
+    first, second, both = (
+        _log_rise(counts.take(cells), prior, column) for counts, prior in parts
+    )
+    terms.reshape(-1)[cells] = first + second - both
     return levels.sum_bins(terms)
 
 
@@ -150,23 +163,30 @@ def joined_table(
     alpha, beta = own + weight * levels.middle, other + weight * (1 - levels.middle)
     place = levels.merge((positive + negative) * odds) / np.maximum(rows, _TINY)
     stops = np.cumsum(levels.sizes)
+    height = np.log(alpha) - np.log(beta)
     values = np.zeros(positive.shape)
     for i, size in enumerate(levels.sizes):
         classes = np.flatnonzero(shares[:, i] > _MIN_SHARE)
-        part = np.s_[classes, stops[i] - size : stops[i]]
-        height = np.log(alpha[part]) - np.log(beta[part])
-        lines = _lines(odds, rows[part] > 0, place[part], height)
+        part = np.s_[:, stops[i] - size : stops[i]]
+        lines = _lines(odds, rows[part], place[part], height[part], classes)
         values[classes] += shares[classes, i, None] * sigmoid(lines)
     return BinTable(values)
 
 
-def _lines(odds: Array, seen: Array, place: Array, height: Array) -> Array:
-    """Heights at `odds`, by lines through the bins of each class that were seen."""
-    n_classes, size = seen.shape
+def _lines(
+    odds: Array, rows: Array, place: Array, height: Array, classes: Array
+) -> Array:
+    """Heights at `odds`, by lines through the bins of some classes that have rows."""
+    n_classes, size = len(classes), rows.shape[1]
+    out = np.empty((n_classes, len(odds)))
+    if _compiled.join_lines((rows, place, height), classes, odds, _STRETCH, out):
+        return out
+    seen, place, height = rows[classes] > 0, place[classes], height[classes]
     lines = np.repeat(height, len(odds) // size, axis=1)
-    which, column = np.repeat(seen, len(odds) // size, axis=1).nonzero()
-    if not len(which):
+    cells, column = _places(np.repeat(seen, len(odds) // size, axis=1))
+    if not len(cells):
         return lines
+    which = cells // len(odds)
     # One line through the points of all classes, each in a stretch of its own; beyond
     # the first and the last point of a class it is constant.
     first = np.where(seen, place, np.inf).min(axis=1)
@@ -174,8 +194,17 @@ def _lines(odds: Array, seen: Array, place: Array, height: Array) -> Array:
     stretch = _STRETCH * np.arange(n_classes)
     nodes = (place + stretch[:, None])[seen], height[seen]
     at = np.clip(odds[column], first[which], last[which]) + stretch[which]
-    lines[which, column] = np.interp(at, *nodes)
+    lines.reshape(-1)[cells] = np.interp(at, *nodes)
     return lines
+
+
+def _places(marks: Array) -> tuple[Array, Array]:
+    """Return where a table is marked, counted through it, and in which columns.
+
+    `nonzero` is several times slower on tables than on lists.
+    """
+    cells = np.flatnonzero(marks)
+    return cells, cells % marks.shape[1]
 
 
 def _effective_counts(
@@ -241,17 +270,20 @@ def _mixture(
     )
 
 
-def _log_rise(counts: Array, prior: Array, column: Array) -> Array:
-    """``log Gamma(counts + a) - log Gamma(a)`` with ``a = prior[column]``."""
-    out = _log_gamma(counts + prior[column])
-    out -= _log_gamma(prior)[column]
+def _log_rise(counts: Array, prior: Array, column: Array | None = None) -> Array:
+    """``log Gamma(counts + prior) - log Gamma(prior)``, or with ``prior[column]``."""
+    least = _log_gamma(prior)
+    if column is not None:
+        prior, least = prior.take(column), least.take(column)
+    out = _log_gamma(counts + prior)
+    out -= least
     return out
 
 
 def _log_gamma(values: Array) -> Array:
-    out = np.empty_like(values)
-    if not _compiled.log_gamma(values, out):
+    out = np.empty(values.size)
+    if not _compiled.log_gamma(values.reshape(-1), out):
         from scipy.special import gammaln
 
-        gammaln(values, out=out)
-    return out
+        gammaln(values.reshape(-1), out=out)
+    return out.reshape(values.shape)

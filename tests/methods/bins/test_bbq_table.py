@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from skfedcal.methods.bins.bbq_table import Levels, bbq_table, joined_table, log_scores
+from skfedcal import _compiled
+from skfedcal.methods.bins.bbq_table import (
+    Levels,
+    bbq_table,
+    joined_table,
+    level_shares,
+    log_scores,
+)
 from skfedcal.methods.bins.rounds import bin_table
 from skfedcal.methods.buckets import bin_index
 
@@ -236,3 +243,64 @@ def test_slopes_of_a_plain_table_are_the_derivatives_of_the_values():
     down = bin_table(positive, negative + step, 3.0).values
     np.testing.assert_allclose((up - table.values) / step, table.rise, rtol=1e-4)
     np.testing.assert_allclose((table.values - down) / step, table.fall, rtol=1e-4)
+
+
+@pytest.mark.skipif(_compiled.core is None, reason="no compiled core")
+@pytest.mark.parametrize("rate", [0.02, 1, 50])
+@pytest.mark.parametrize("n_levels", [1, 2, 7])
+def test_lines_of_the_core_are_those_of_numpy(monkeypatch, n_levels, rate):
+    rng = np.random.default_rng(n_levels)
+    levels = Levels.of(2**n_levels, "logit")
+    shape = (23, 2**n_levels)
+    positive, negative = rng.poisson(rate, shape), 3.5 * rng.poisson(rate, shape)
+    positive[4] = negative[4] = 0  # a class without rows
+    negative[5, :-1] = positive[5, :-1] = 0
+    own, other = levels.merge(positive.astype(float)), levels.merge(negative)
+    shares = level_shares(own, other, levels)
+    shares[::3, 0] = 0  # left out of one histogram
+    found = joined_table(positive, negative, shares, levels).values
+    monkeypatch.setattr(_compiled, "core", None)
+    expected = joined_table(positive, negative, shares, levels).values
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.skipif(_compiled.core is None, reason="no compiled core")
+def test_lines_refuse_arrays_that_do_not_fit():
+    table, odds, classes = np.ones((3, 2)), np.arange(4.0), np.arange(3)
+
+    def lines(rows=table, place=table, classes=classes, odds=odds, width=4):
+        out = np.empty((3, width))
+        _compiled.join_lines((rows, place, table), classes, odds, 64.0, out)
+
+    lines()
+    for wrong in (
+        {"rows": table[:, ::2]},
+        {"place": table[:2]},
+        {"rows": np.ones((3, 4))[:, ::2]},
+        {"classes": np.array([0, 1, 3])},
+        {"classes": np.array([0, 1, -1])},
+        {"classes": classes[:2]},
+        {"odds": odds[:3]},
+        {"width": 6},
+    ):
+        with pytest.raises(IndexError, match="do not fit"):
+            lines(**wrong)
+
+
+def test_empty_bins_do_not_change_the_scores_of_others():
+    """Many empty bins are left out, few are not; both ways have the same bits."""
+    rng = np.random.default_rng(0)
+    levels = Levels.of(8)
+    full = [levels.merge(rng.poisson(3, (4, 8)) + 1.0) for _ in range(2)]
+    empty = [np.concatenate([each, np.zeros((9, each.shape[1]))]) for each in full]
+    found = log_scores(*empty, levels)
+    assert found[:4].tobytes() == log_scores(*full, levels).tobytes()
+    np.testing.assert_array_equal(found[4:], 0.0)
+
+
+def test_levels_that_are_shared_cannot_be_changed():
+    levels = Levels.of(8)
+    assert levels is Levels.of(8)
+    for array in (levels.middle, levels.size):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
