@@ -139,23 +139,24 @@ def derivative_sums(
     return True
 
 
-# Numbers of curvatures in `_core.c`.
+# Numbers of maps and curvatures in `_core.c`.
+MAPS = ("vector", "matrix", "order")
 BENDS = ("none", "pair", "class", "full", "split")
 
 
 def scaling_sums(
     clients: Any,
-    matrix: bool,
+    kind: str,
     beta: float,
     params: Array,
     bend: str,
     sums: Array,
     curvature: Array,
 ) -> bool:
-    """Add loss, slopes and curvature of vector or matrix scaling for each client.
+    """Add loss, slopes and curvature of a scaling map for each client.
 
     clients: `FederatedDataset`.
-    matrix: Whether the map is a matrix; else it is a vector.
+    kind: One of `MAPS`.
     beta: Factor of the centred rows on which `params` act.
     params of shape (size,) or (n_clients, size), float64: The map of all clients, or of
         each.
@@ -172,7 +173,7 @@ def scaling_sums(
     core.scaling_sums(
         *_rows_of(clients),
         weights,
-        matrix,
+        MAPS.index(kind),
         beta,
         np.ascontiguousarray(np.atleast_2d(params), dtype=np.float64),
         BENDS.index(bend),

@@ -54,17 +54,26 @@ typedef struct {
 
 /* Curvature that scaling_sums adds, see skfedcal/methods/scaling/rounds.py. */
 enum { BEND_NONE, BEND_PAIR, BEND_CLASS, BEND_FULL, BEND_SPLIT };
+/* Maps of scaling_sums. */
+enum { MAP_VECTOR, MAP_MATRIX, MAP_ORDER };
+/* Least slope of order-preserving scaling, and where the softplus has it (families.py). */
+#define SMALLEST_SLOPE 1e-6
+#define FLOORED (-0x1.ba18a88c907e8p+3)
 /* Rows whose products are added together; the order of additions does not depend on it. */
 #define KEPT_ROWS 32
 
 /* Work space of one client's sums of a scaling map; rows are padded to `wide` columns. */
 typedef struct {
     Py_ssize_t n, wide, n_left, left_size, n_right, right_size, n_slopes, n_products;
-    int matrix, bend, kept;
+    int map, matrix, bend, kept;
     double beta;
     int64_t *keep;
     double *params, *slopes, *own, *products;
     double *x, *p, *rows, *residuals, *left, *right, *memory;
+    /* Of order-preserving scaling: distances from the top, gaps to the next entry below,
+       slopes of the map and their derivatives; places from the top down. */
+    double *below, *gaps, *soft, *change;
+    int64_t *order, *sorting;
 } Scaling;
 
 /* Work space of one client's sums at one point of bias and temperature scaling. */
@@ -156,6 +165,60 @@ typedef struct {
     void (*add_bias)(Bias *, const Matrix *, const char *, Py_ssize_t, double);
     void (*flush_bias)(Bias *);
 } Level;
+
+/* Up to this many entries insertion is faster than a sort by digits. */
+#define FEW_TO_SORT 24
+
+/* Places of the entries that are kept, from the largest down, equal ones from left to right.
+   Returns how many. By three digits of the distance from the top in single precision, then
+   by insertion, which leaves little to do. `sorting` has room for two entries each. */
+static Py_ssize_t sort_down(Py_ssize_t n, const double *below, const int64_t *keep, int64_t *order, int64_t *sorting)
+{
+    Py_ssize_t m = 0;
+    if (n <= FEW_TO_SORT) {
+        for (Py_ssize_t j = 0; j < n; j++)
+            if (keep[j])
+                order[m++] = j;
+    }
+    else {
+        uint32_t counts[3][256] = {{0}};
+        uint64_t *from = (uint64_t *)sorting, *to = from + n;
+        for (Py_ssize_t j = 0; j < n; j++) {
+            const float gap = (float)(0.0 - below[j]);
+            uint32_t bits;
+            memcpy(&bits, &gap, sizeof bits);
+            bits &= 0x7fffffff; /* the sign of a NaN */
+            from[m] = (uint64_t)bits << 32 | (uint64_t)j;
+            const uint32_t one = keep[j] != 0;
+            for (int d = 0; d < 3; d++)
+                counts[d][bits >> (7 + 8 * d) & 255] += one;
+            m += one;
+        }
+        for (int d = 0; d < 3; d++) {
+            uint32_t before = 0;
+            for (int k = 0; k < 256; k++) {
+                const uint32_t own = counts[d][k];
+                counts[d][k] = before;
+                before += own;
+            }
+            for (Py_ssize_t i = 0; i < m; i++)
+                to[counts[d][from[i] >> (39 + 8 * d) & 255]++] = from[i];
+            uint64_t *const swap = from;
+            from = to;
+            to = swap;
+        }
+        for (Py_ssize_t i = 0; i < m; i++)
+            order[i] = (int64_t)(from[i] & 0xffffffff);
+    }
+    for (Py_ssize_t i = 1; i < m; i++) {
+        const int64_t own = order[i];
+        Py_ssize_t k = i;
+        for (; k > 0 && (below[order[k - 1]] < below[own] || (below[order[k - 1]] == below[own] && order[k - 1] > own)); k--)
+            order[k] = order[k - 1];
+        order[k] = own;
+    }
+    return m;
+}
 
 #define LEVEL plain
 #define WIDTH 16
@@ -908,6 +971,7 @@ static int start_scaling(Scaling *s)
 {
     const Py_ssize_t half = s->n * (s->n + 1) / 2, more = (s->n + 1) * (s->n + 2) / 2;
     s->wide = (s->n + 8) / 8 * 8; /* at least one column of padding */
+    s->matrix = s->map == MAP_MATRIX;
     s->n_slopes = s->wide * (s->matrix ? s->n + 4 : 2);
     if (s->bend == BEND_FULL) {
         s->n_left = half;
@@ -919,10 +983,13 @@ static int start_scaling(Scaling *s)
     else if (s->bend == BEND_PAIR || s->bend == BEND_SPLIT) {
         s->right_size = s->left_size = s->wide * (s->bend == BEND_SPLIT ? 3 : 2);
         s->n_products = s->right_size * s->right_size;
+        if (s->map == MAP_ORDER)
+            s->left_size = 5 * s->wide;
     }
-    const Py_ssize_t rows = s->matrix ? KEPT_ROWS * s->wide : 0;
-    const Py_ssize_t sizes[] = {s->wide, s->wide, 3 * s->wide, s->n_slopes, s->n_slopes, s->n_products, s->wide, rows, rows, KEPT_ROWS * s->left_size, KEPT_ROWS * s->right_size};
-    double **const parts[] = {&s->x, &s->p, &s->own, &s->params, &s->slopes, &s->products, (double **)&s->keep, &s->rows, &s->residuals, &s->left, &s->right};
+    const Py_ssize_t rows = s->matrix ? KEPT_ROWS * s->wide : 0, line = s->map == MAP_ORDER ? s->wide : 0;
+    const Py_ssize_t sizes[] = {s->wide, s->wide, 3 * s->wide, s->n_slopes, s->n_slopes, s->n_products, s->wide, rows, rows, KEPT_ROWS * s->left_size, KEPT_ROWS * s->right_size, line, line, line, line, line, 2 * line};
+    double **const parts[] = {&s->x, &s->p, &s->own, &s->params, &s->slopes, &s->products, (double **)&s->keep, &s->rows, &s->residuals, &s->left, &s->right,
+        &s->below, &s->gaps, &s->soft, &s->change, (double **)&s->order, (double **)&s->sorting};
     const int n_parts = sizeof sizes / sizeof *sizes;
     Py_ssize_t total = 8;
     for (int i = 0; i < n_parts; i++)
@@ -957,7 +1024,16 @@ static void write_curvature(const Scaling *s, double *to)
     if (s->bend != BEND_PAIR && s->bend != BEND_SPLIT)
         return;
     const double *second = s->products + wide * step + wide, *third = second + wide * step + wide;
-    for (Py_ssize_t j = 0; j < n; j++) {
+    for (Py_ssize_t j = 0; j < n && s->map == MAP_ORDER; j++) {
+        const double *line = s->products + j * step, *turned = s->products + wide * step + j;
+        for (Py_ssize_t k = j; k < n; k++)
+            *to++ = line[k];
+        for (Py_ssize_t k = 0; k < n; k++)
+            *to++ = k < j ? turned[k * step] : line[wide + k];
+        for (Py_ssize_t k = j; k < n; k++)
+            *to++ = second[j * step + k];
+    }
+    for (Py_ssize_t j = 0; j < n && s->map != MAP_ORDER; j++) {
         const double *line = s->products + j * step;
         *to++ = s->own[j];
         for (Py_ssize_t k = j + 1; k < n; k++)
@@ -1013,7 +1089,7 @@ static const char *add_scalings(const Matrix *m, const Loop *loop, Scaling *s, c
     return NULL;
 }
 
-/* scaling_sums(rows, order, labels, offsets, weights, matrix, beta, params, bend, sums, curvature)
+/* scaling_sums(rows, order, labels, offsets, weights, map, beta, params, bend, sums, curvature)
 
    params (1 or n_clients, size): the scale or the columns of the matrix, then the bias, which
    act on centred rows times beta. sums (n_clients, 2 + size), zeros, get the number of
@@ -1023,8 +1099,8 @@ static PyObject *scaling_sums(PyObject *Py_UNUSED(self), PyObject *const *args, 
     Arrays arrays = {.n = 0};
     if (expect(n_args, 11) < 0)
         return NULL;
-    const long bend = PyLong_AsLong(args[8]);
-    Scaling s = {.matrix = PyObject_IsTrue(args[5]), .beta = PyFloat_AsDouble(args[6]), .bend = (int)bend};
+    const long map = PyLong_AsLong(args[5]), bend = PyLong_AsLong(args[8]);
+    Scaling s = {.map = (int)map, .beta = PyFloat_AsDouble(args[6]), .bend = (int)bend};
     Loop loop = {.step = 1};
     const Py_buffer *params, *sums, *bends;
     if (!PyErr_Occurred() && (loop.rows = take(&arrays, args[0], "fd", 2, 0, "rows"))
@@ -1036,10 +1112,11 @@ static PyObject *scaling_sums(PyObject *Py_UNUSED(self), PyObject *const *args, 
         && (sums = take(&arrays, args[9], "d", 2, DENSE | PyBUF_WRITABLE, "sums"))
         && (bends = take(&arrays, args[10], "d", 2, DENSE | PyBUF_WRITABLE, "curvature"))) {
         const Matrix m = matrix_of(loop.rows);
-        const Py_ssize_t n_clients = length(loop.offsets) - 1, size = m.columns * (s.matrix ? m.columns + 1 : 2);
+        const Py_ssize_t n_clients = length(loop.offsets) - 1, size = m.columns * (map == MAP_MATRIX ? m.columns + 1 : 2);
         const char *fault = NULL;
         s.n = m.columns;
-        if (n_clients < 0 || m.columns < 1 || bend < 0 || bend > BEND_SPLIT || params->shape[1] != size
+        if (n_clients < 0 || m.columns < 1 || map < 0 || map > MAP_ORDER || bend < 0 || bend > (map == MAP_ORDER ? BEND_CLASS : BEND_SPLIT)
+            || params->shape[1] != size
             || (params->shape[0] != 1 && params->shape[0] != n_clients) || sums->shape[0] != n_clients
             || sums->shape[1] != size + 2 || bends->shape[0] != n_clients || bends->shape[1] != n_bends(m.columns, s.bend)
             || (loop.weights && length(loop.weights) != length(loop.labels))

@@ -1,5 +1,5 @@
-/* Loss, slopes and curvature of vector, matrix and bias-temperature scaling, for one level of
-   instructions.
+/* Loss, slopes and curvature of vector, matrix, order-preserving and bias-temperature scaling,
+   for one level of instructions.
 
    Included by _core_level.h. Rows are in double precision, padded to whole pieces of 64 bytes.
    Sums over the classes of a row are taken as in _core_rows.h, sums over rows one row after
@@ -50,10 +50,53 @@ static void FN(add_products)(int n, const double *left, Py_ssize_t n_left, Py_ss
     }
 }
 
+/* Curvature of order-preserving scaling in classes j, j + 1 and a vector of classes k, of the
+   rows that are kept; see OrderPreservingMap.kernels. */
+INLINE void FN(order_tile)(const Scaling *s, Py_ssize_t j, Py_ssize_t k)
+{
+    const Py_ssize_t wide = s->wide, step = s->right_size;
+    double *const out = s->products + j * step + k;
+    FN(vd) both[2], first[2], second[2], none[2];
+    for (int i = 0; i < 2; i++) {
+        both[i] = FN(get)(out + i * step);
+        first[i] = FN(get)(out + i * step + wide);
+        second[i] = FN(get)(out + (i + wide) * step);
+        none[i] = FN(get)(out + (i + wide) * step + wide);
+    }
+    for (const double *row = s->left, *end = row + s->kept * s->left_size; row < end; row += s->left_size) {
+        const FN(vd) above = FN(get)(row + k), rest = FN(get)(row + wide + k);
+        const FN(vd) lever = FN(get)(row + 3 * wide + k), x = FN(get)(row + 4 * wide + k);
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; i++) {
+            const double *const own = row + j + i;
+            FN(vd) kernel = FN(min_d)((FN(vd)){0} + own[0], above) * FN(min_d)((FN(vd)){0} + own[wide], rest);
+            kernel *= lever * own[2 * wide];
+            const FN(vd) turned = kernel * x;
+            none[i] += kernel;
+            first[i] += kernel * own[4 * wide];
+            second[i] += turned;
+            both[i] += turned * own[4 * wide];
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        FN(put)(out + i * step, both[i]);
+        FN(put)(out + i * step + wide, first[i]);
+        FN(put)(out + (i + wide) * step, second[i]);
+        FN(put)(out + (i + wide) * step + wide, none[i]);
+    }
+}
+
 /* Adds the products of the rows that are kept, which are then none. */
 static void FN(flush_scaling)(Scaling *s)
 {
     const Py_ssize_t n = s->n, wide = s->wide, right = s->right_size;
+    if (s->map == MAP_ORDER) {
+        for (Py_ssize_t j = 0; j < n && s->bend == BEND_PAIR; j += 2)
+            for (Py_ssize_t k = j & ~(Py_ssize_t)7; k < wide; k += LANES)
+                FN(order_tile)(s, j, k);
+        s->kept = 0;
+        return;
+    }
     if (s->matrix)
         FN(add_products)(s->kept, s->rows, n, wide, s->residuals, wide, wide, s->slopes, wide, 0);
     if (s->bend == BEND_FULL)
@@ -92,6 +135,8 @@ INLINE void FN(canonical)(Scaling *s, const Matrix *m, const char *row)
             const FN(vd) below = FN(get)(x + at + p * LANES) - top;
             const FN(vi) keep = ~(FN(vi))(below < -MAX_SPAN); /* NaN stays */
             const FN(vd) kept = FN(where)(keep, below);
+            if (s->map == MAP_ORDER)
+                FN(put)(s->below + at + p * LANES, kept);
             memcpy(s->keep + at + p * LANES, &keep, sizeof keep);
             FN(put)(x + at + p * LANES, kept);
             sums[p] += kept;
@@ -190,6 +235,83 @@ INLINE void FN(bend_row)(Scaling *s, double weight)
     }
 }
 
+/* Slopes of order-preserving scaling by class, and their derivatives. */
+INLINE void FN(soften)(Scaling *s)
+{
+    const double *const params = s->params, *const bias = params + s->wide;
+    const FN(vd) zero = {0}, one = zero + 1.0;
+    for (Py_ssize_t at = 0; at < s->wide; at += LANES) {
+        const FN(vd) inner = FN(get)(params + at) * FN(get)(s->x + at) + FN(get)(bias + at);
+        const FN(vd) share = FN(exp_d)(FN(min_d)(-inner, inner));
+        const FN(vd) soft = FN(max_d)(zero, inner) + FN(log1p_d)(share);
+        FN(put)(s->soft + at, FN(max_d)(zero + SMALLEST_SLOPE, soft));
+        const FN(vd) change = FN(pick_d)((FN(vi))(inner > zero), one, share) / (one + share);
+        FN(put)(s->change + at, FN(where)(~(FN(vi))(inner < FLOORED), change));
+        FN(put)(s->gaps + at, zero);
+        FN(put)(s->p + at, zero - INFINITY);
+    }
+}
+
+/* As add_scaling, of order-preserving scaling. */
+static void FN(add_order)(Scaling *s, Py_ssize_t label, double weight, double *sums)
+{
+    const Py_ssize_t wide = s->wide, m = sort_down(s->n, s->below, s->keep, s->order, s->sorting);
+    const int64_t *const order = s->order;
+    FN(soften)(s);
+    double logit = s->x[label] * 0.0; /* NaN in a row with no finite mean */
+    for (Py_ssize_t i = 0; i < m; i++) {
+        const int64_t j = order[i];
+        const double gap = i + 1 < m ? (s->below[j] - s->below[order[i + 1]]) * s->beta : 0.0;
+        s->p[j] = logit;
+        s->gaps[j] = gap;
+        logit -= s->soft[j] * gap;
+    }
+    const double own = s->p[label];
+    FN(vd) totals[PARTS] = {{0}};
+    for (Py_ssize_t at = 0; at < wide; at += 8)
+        for (int p = 0; p < PARTS; p++) {
+            const FN(vd) share = FN(exp_d)(FN(get)(s->p + at + p * LANES));
+            FN(put)(s->p + at + p * LANES, share);
+            totals[p] += share;
+        }
+    const double total = FN(across_d)(totals), inverse = 1.0 / total;
+    sums[0] += weight;
+    sums[1] += (FN(log_d)((FN(vd)){0} + total)[0] - own) * weight;
+    /* soft becomes the chance of a class at or above this one, p what moves the loss. */
+    double above = 0.0, passed = 0.0;
+    for (Py_ssize_t i = 0; i < m; i++) {
+        const int64_t j = order[i];
+        above += s->p[j] * inverse;
+        passed = j == label ? 1.0 : passed;
+        s->p[j] = above - passed;
+        s->soft[j] = above > 1.0 ? 1.0 : above;
+    }
+    double *const kept = s->left + s->kept * s->left_size;
+    for (Py_ssize_t at = 0; at < wide; at += LANES) {
+        const FN(vd) x = FN(get)(s->x + at), lever = FN(get)(s->gaps + at) * FN(get)(s->change + at);
+        const FN(vd) heavy = lever * weight, pull = FN(get)(s->p + at) * heavy;
+        FN(put)(s->slopes + at, FN(get)(s->slopes + at) + pull * x);
+        FN(put)(s->slopes + wide + at, FN(get)(s->slopes + wide + at) + pull);
+        if (!s->bend)
+            continue;
+        const FN(vd) upto = FN(get)(s->soft + at), rest = 1.0 - upto;
+        if (s->bend == BEND_CLASS) {
+            const FN(vd) bend = upto * rest * lever * heavy;
+            FN(put)(s->own + at, FN(get)(s->own + at) + bend * x * x);
+            FN(put)(s->own + wide + at, FN(get)(s->own + wide + at) + bend * x);
+            FN(put)(s->own + 2 * wide + at, FN(get)(s->own + 2 * wide + at) + bend);
+            continue;
+        }
+        FN(put)(kept + at, upto);
+        FN(put)(kept + wide + at, rest);
+        FN(put)(kept + 2 * wide + at, heavy);
+        FN(put)(kept + 3 * wide + at, lever);
+        FN(put)(kept + 4 * wide + at, x);
+    }
+    if (s->bend == BEND_PAIR && ++s->kept == KEPT_ROWS)
+        FN(flush_scaling)(s);
+}
+
 /* Adds a row to the sums of its client: weight and loss to `sums`, the rest to `s`. */
 static void FN(add_scaling)(Scaling *s, const Matrix *m, const char *row, Py_ssize_t label, double weight, double *sums)
 {
@@ -198,6 +320,10 @@ static void FN(add_scaling)(Scaling *s, const Matrix *m, const char *row, Py_ssi
     /* A row whose own class is masked has no finite loss and does not count. */
     if (!s->keep[label] || !(weight > 0))
         return;
+    if (s->map == MAP_ORDER) {
+        FN(add_order)(s, label, weight, sums);
+        return;
+    }
     FN(map_row)(s);
     const double own = s->p[label], top = FN(peak_d)(wide - 8, 0, (const char *)s->p, s->p + wide - 8);
     FN(vd) totals[PARTS] = {{0}};

@@ -33,6 +33,7 @@ from skfedcal.methods.scaling.families import (
     Family,
     LabelledRows,
     MatrixMap,
+    OrderPreservingMap,
     VectorMap,
     labelled,
     loss_and_slopes,
@@ -362,6 +363,13 @@ _NEAR_GAIN = 1e-6
 # Share of the predicted decrease that a step must bring; shortest step tried.
 _ARMIJO, _MAX_HALVINGS = 1e-4, 25
 
+# Families that the compiled core has, and their names there.
+_IN_CORE: dict[type, str] = {
+    VectorMap: "vector",
+    MatrixMap: "matrix",
+    OrderPreservingMap: "order",
+}
+
 # Pairs of steps and slopes that the quasi-Newton method keeps.
 _MEMORY = 20
 
@@ -514,13 +522,14 @@ class PooledFit:
         self, beta: float, params: Array, clients: FederatedDataset, answer: Arrays
     ) -> bool:
         """Fill the answer by the compiled core; False if it cannot."""
-        if not isinstance(self.family, VectorMap | MatrixMap):
+        kind = _IN_CORE.get(type(self.family))
+        if kind is None:
             return False
         curvature, _ = curvature_of(self.family, clients.n_classes)
         bent = answer.get("curvature")
         return _compiled.scaling_sums(
             clients,
-            isinstance(self.family, MatrixMap),
+            kind,
             beta,
             params,
             "none" if bent is None else curvature.name,
