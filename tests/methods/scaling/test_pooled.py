@@ -154,6 +154,33 @@ def test_many_classes_reach_the_same_optimum_by_quasi_newton_steps(fit, n_classe
     assert np.abs(slope[-n_classes:]).max() / 600 < 1e-3
 
 
+@pytest.mark.parametrize("n_classes", [FEW_CLASSES + 2, MANY_CLASSES + 2])
+def test_a_map_that_is_not_convex_has_its_curvature_sent_anew(monkeypatch, n_classes):
+    from skfedcal.methods.scaling import rounds
+
+    data, _ = federation(c=n_classes, n=1200, n_clients=4)
+    fit = FITS[2]
+    state, history = run(fit, data)
+    assert state.converged
+    monkeypatch.setattr(rounds, "_RENEWED", 10**6)
+    once, more = run(fit, data)
+    # Half of the rounds, and no worse an end.
+    assert len(history) <= 0.65 * len(more)
+    assert state.objective <= once.objective + 1e-7
+
+
+def test_a_convex_map_has_its_curvature_sent_once():
+    moves = np.ones((3, 64))
+    for fit, n_moves, wanted in (
+        (FITS[2], 2, False),
+        (FITS[2], 3, True),
+        (FITS[0], 3, False),
+    ):
+        state = replace(fit.init(32), rounds=4, moves=moves[:n_moves])
+        asked = fit.broadcast(state)
+        assert ("curvature" in fit.spec(asked)) is wanted
+
+
 def test_one_curvature_per_class_is_enough(monkeypatch):
     from skfedcal.methods.scaling import rounds
 
