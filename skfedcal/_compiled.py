@@ -202,6 +202,32 @@ def bias_sums(clients: Any, points: Array, full: bool, sums: Array) -> bool:
     return True
 
 
+def platt_sums(
+    scores: Array,
+    order: Array | None,
+    labels: Array,
+    offsets: Array,
+    weights: Array | None,
+    first: int,
+    given: Array,
+    sums: Array,
+) -> bool:
+    """Add loss, slopes and curvature of a sigmoid of each score for each client.
+
+    scores of shape (n_rows, n_scores): Rows of scores; order: where each client's are.
+    first: Label of the class of the first score.
+    given of shape (8, n_scores), float64: See ``platt_sums`` in `_core.c`.
+    sums of shape (n_clients, 6, n_scores), float64: To add to.
+    """
+    if not _usable(scores) or labels.dtype.kind not in "iu":
+        return False
+    if weights is not None:
+        weights = weights.astype(np.float64, copy=False)
+    labels, scores = _aligned(labels), _aligned(scores)
+    core.platt_sums(scores, order, labels, offsets, weights, first, given, sums)
+    return True
+
+
 def log_gamma(values: Array, out: Array) -> bool:
     """Write ``log(Gamma(values))`` of normal float64 numbers above 0 to `out`."""
     if core is None:

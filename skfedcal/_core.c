@@ -84,6 +84,15 @@ typedef struct {
     double *bias, *x, *slopes, *counts, *cross, *own, *left, *right, *products, *memory;
 } Bias;
 
+/* Work space of one client's sums of sigmoids, one for each of `n` scores: lines of the
+   request, sums, and what is left to add to the sums for the own class of rows. */
+enum { FIRST_FACTOR, SECOND_FACTOR, CENTRE, INVERSE_WIDTH, SLOPE, SHIFT, TARGET, MORE_TARGET, PLATT_LINES };
+enum { PLATT_SUMS = 6 };
+typedef struct {
+    Py_ssize_t n, wide;
+    double *given, *sums, *place, *odds, *own, *memory;
+} Platt;
+
 /* Four dense rows of single precision as columns: squares of four by four, then the rest. */
 INLINE void turn_squares(Py_ssize_t n, const char *const *rows, float *to, int step)
 {
@@ -164,6 +173,7 @@ typedef struct {
     void (*flush_scaling)(Scaling *);
     void (*add_bias)(Bias *, const Matrix *, const char *, Py_ssize_t, double);
     void (*flush_bias)(Bias *);
+    void (*add_platt)(Platt *, const Matrix *, const char *, Py_ssize_t, double);
 } Level;
 
 /* Up to this many entries insertion is faster than a sort by digits. */
@@ -1248,6 +1258,89 @@ static PyObject *bias_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     return finish(&arrays);
 }
 
+/* Makes room; 0 if there is none. */
+static int start_platt(Platt *s, const double *given)
+{
+    s->wide = (s->n + 7) / 8 * 8;
+    if (!(s->memory = calloc((PLATT_LINES + PLATT_SUMS + 5) * s->wide + 8, sizeof(double))))
+        return 0;
+    s->given = s->memory + (64 - (uintptr_t)s->memory % 64) / 8;
+    s->sums = s->given + PLATT_LINES * s->wide;
+    s->own = s->sums + PLATT_SUMS * s->wide;
+    s->place = s->own + 3 * s->wide;
+    s->odds = s->place + s->wide;
+    for (int k = 0; k < PLATT_LINES; k++)
+        memcpy(s->given + k * s->wide, given + k * s->n, s->n * sizeof(double));
+    return 1;
+}
+
+/* Returns what does not fit, or NULL. */
+static const char *add_platts(const Matrix *m, const Loop *loop, Platt *s, Py_ssize_t first, double *to)
+{
+    const Py_ssize_t n_clients = length(loop->offsets) - 1, n = length(loop->labels);
+    for (Py_ssize_t c = 0; c < n_clients; c++) {
+        const Py_ssize_t start = whole_number(loop->offsets, c), stop = whole_number(loop->offsets, c + 1);
+        if (start < 0 || stop > n || (!loop->order && stop > m->rows))
+            return "offsets are out of range";
+        memset(s->sums, 0, (PLATT_SUMS + 3) * s->wide * sizeof(double));
+        for (Py_ssize_t i = start; i < stop; i++) {
+            const Py_ssize_t row = loop->order ? whole_number(loop->order, i) : i, label = whole_number(loop->labels, i) - first;
+            if (row < 0 || row >= m->rows)
+                return "order is out of range";
+            if (label < -first || label >= m->columns)
+                return "a label is out of range";
+            level->add_platt(s, m, m->data + row * m->down, label, loop->weights ? real_number(loop->weights, i) : 1.0);
+        }
+        for (int k = 0; k < PLATT_SUMS; k++)
+            for (Py_ssize_t j = 0; j < s->n; j++)
+                *to++ += s->sums[k * s->wide + j] - (k < 3 ? s->own[k * s->wide + j] : 0.0);
+    }
+    return NULL;
+}
+
+/* platt_sums(scores, order, labels, offsets, weights, first, given, sums)
+
+   Label `first` + j is the class of score j. given (8, n): two factors of the scores, centre,
+   inverse of the width, slope, shift, target of other classes, and how much higher that of the
+   own class is. Loss, slopes (2) and curvature (3) are added to sums (n_clients, 6, n). */
+static PyObject *platt_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 8) < 0)
+        return NULL;
+    const Py_ssize_t first = PyLong_AsSsize_t(args[5]);
+    Platt s = {.memory = NULL};
+    Loop loop = {.step = 1};
+    const Py_buffer *given, *sums;
+    if (!PyErr_Occurred() && (loop.rows = take(&arrays, args[0], "fd", 2, 0, "scores"))
+        && (args[1] == Py_None || (loop.order = take(&arrays, args[1], INTEGERS, 1, 0, "order")))
+        && (loop.labels = take(&arrays, args[2], INTEGERS, 1, 0, "labels"))
+        && (loop.offsets = take(&arrays, args[3], INTEGERS, 1, 0, "offsets"))
+        && (args[4] == Py_None || (loop.weights = take(&arrays, args[4], "d", 1, 0, "weights")))
+        && (given = take(&arrays, args[6], "d", 2, DENSE, "given"))
+        && (sums = take(&arrays, args[7], "d", 3, DENSE | PyBUF_WRITABLE, "sums"))) {
+        const Matrix m = matrix_of(loop.rows);
+        const Py_ssize_t n = s.n = m.columns;
+        const char *fault = NULL;
+        if (length(loop.offsets) < 1 || n < 1 || first < 0 || first > 1 || given->shape[0] != PLATT_LINES || given->shape[1] != n
+            || sums->shape[0] != length(loop.offsets) - 1 || sums->shape[1] != PLATT_SUMS || sums->shape[2] != n
+            || (loop.weights && length(loop.weights) != length(loop.labels))
+            || (loop.order && length(loop.order) < length(loop.labels)))
+            fault = "arrays do not fit together";
+        else if (!start_platt(&s, given->buf))
+            PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            fault = add_platts(&m, &loop, &s, first, sums->buf);
+            Py_END_ALLOW_THREADS
+        }
+        free(s.memory);
+        if (fault)
+            PyErr_SetString(PyExc_IndexError, fault);
+    }
+    return finish(&arrays);
+}
+
 #include "_core_ids.h"
 
 static PyMethodDef METHODS[] = {
@@ -1263,6 +1356,7 @@ static PyMethodDef METHODS[] = {
     {"limb_sum", (PyCFunction)(void (*)(void))limb_sum, METH_FASTCALL, "Sum of rows in fixed point."},
     {"held_marks", (PyCFunction)(void (*)(void))held_marks, METH_FASTCALL, "Rows that are held back."},
     {"scores", (PyCFunction)(void (*)(void))scores, METH_FASTCALL, "Losses of rows."},
+    {"platt_sums", (PyCFunction)(void (*)(void))platt_sums, METH_FASTCALL, "Loss, slopes and curvature of sigmoids."},
     {"scaling_sums", (PyCFunction)(void (*)(void))scaling_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {"bias_sums", (PyCFunction)(void (*)(void))bias_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {"number_texts", (PyCFunction)(void (*)(void))number_texts, METH_FASTCALL, "Numbers of texts."},

@@ -93,4 +93,5 @@ static const Level FN(level) = {
     FN(flush_scaling),
     FN(add_bias),
     FN(flush_bias),
+    FN(add_platt),
 };

@@ -1,5 +1,5 @@
 /* Loss, slopes and curvature of vector, matrix, order-preserving and bias-temperature scaling,
-   for one level of instructions.
+   and of a sigmoid for each class, for one level of instructions.
 
    Included by _core_level.h. Rows are in double precision, padded to whole pieces of 64 bytes.
    Sums over the classes of a row are taken as in _core_rows.h, sums over rows one row after
@@ -420,6 +420,39 @@ static void FN(add_bias)(Bias *s, const Matrix *m, const char *row, Py_ssize_t l
     s->head[3] += FN(across_d)(bends) * weight;
     if (s->full && ++s->kept == KEPT_ROWS)
         FN(flush_bias)(s);
+}
+
+/* Adds a row to the sums of its client, see methods/class_scores/rounds.py; `label` is the score
+   of its class, or -1. */
+static void FN(add_platt)(Platt *s, const Matrix *m, const char *row, Py_ssize_t label, double weight)
+{
+    const Py_ssize_t wide = s->wide;
+    const double *const given = s->given;
+    const FN(vd) zero = {0}, one = zero + 1.0;
+    for (Py_ssize_t j = 0; j < s->n; j++)
+        s->odds[j] = m->single ? (double)*(const float *)(row + j * m->across) : *(const double *)(row + j * m->across);
+    for (Py_ssize_t at = 0; at < wide; at += LANES) {
+        FN(vd) x = FN(get)(s->odds + at) * FN(get)(given + FIRST_FACTOR * wide + at) * FN(get)(given + SECOND_FACTOR * wide + at);
+        x = FN(min_d)(one, FN(max_d)(-one, x));
+        const FN(vd) place = (x - FN(get)(given + CENTRE * wide + at)) * FN(get)(given + INVERSE_WIDTH * wide + at);
+        const FN(vd) odds = FN(get)(given + SLOPE * wide + at) * place + FN(get)(given + SHIFT * wide + at);
+        const FN(vd) target = FN(get)(given + TARGET * wide + at);
+        const FN(vd) share = FN(exp_d)(FN(min_d)(-odds, odds)), inverse = one / (one + share);
+        const FN(vd) proba = FN(pick_d)((FN(vi))(odds > zero), one, share) * inverse;
+        const FN(vd) loss = (FN(max_d)(zero, odds) + FN(log1p_d)(share)) - target * odds;
+        const FN(vd) residual = (proba - target) * weight, bend = share * inverse * inverse * weight, cross = bend * place;
+        const FN(vd) parts[PLATT_SUMS] = {loss * weight, residual * place, residual, cross * place, cross, bend};
+        for (int k = 0; k < PLATT_SUMS; k++)
+            FN(put)(s->sums + k * wide + at, FN(get)(s->sums + k * wide + at) + parts[k]);
+        FN(put)(s->place + at, place);
+        FN(put)(s->odds + at, odds);
+    }
+    if (label < 0)
+        return;
+    const double more = given[MORE_TARGET * wide + label] * weight;
+    s->own[label] += more * s->odds[label];
+    s->own[wide + label] += more * s->place[label];
+    s->own[2 * wide + label] += more;
 }
 
 #undef LANES

@@ -6,6 +6,7 @@ Tests of bits run where the core was built; its numpy form is tested on every ma
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import BlockSpec
 from skfedcal.methods.bias_temperature.rounds import BiasTemperatureNewton
 from skfedcal.methods.buckets import ClassBins
+from skfedcal.methods.class_scores.rounds import SigmoidNewton, n_scores_of
 from skfedcal.methods.own_rows import split_rows
 from skfedcal.methods.scaling.families import (
     MatrixMap,
@@ -379,6 +381,100 @@ def test_scaling_refuses_arrays_that_do_not_fit():
             _compiled.core.scaling_sums(
                 *[other if i == place else arg for i, arg in enumerate(good)]
             )
+
+
+def sigmoid_answer(clients, input_type, power=None):
+    """Derivatives at a point beside the start, of scores of any unit."""
+    size = n_scores_of(clients.n_classes)
+    rng = np.random.default_rng(size)
+    broadcast = {
+        "stage": np.asarray(2),
+        "scale": np.stack(
+            [
+                np.full(size, 8.0) if power is None else power,
+                rng.normal(size=size) / 10,
+                rng.uniform(0.01, 1, size),
+            ]
+        ),
+        "weight": rng.uniform(0, 50, (2, size)),
+        "point": 3 * rng.normal(size=(2, size)),
+    }
+    return SigmoidNewton(input_type).query(broadcast, clients)["sums"]
+
+
+@needs_core
+@pytest.mark.usefixtures("best_level")
+@pytest.mark.parametrize("input_type", ["logits", "log_proba"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", [1, 2, 3, 7, 8, 9, 16, 17, 130])
+def test_sums_of_sigmoids_have_the_same_bits_at_every_level_and_are_those_of_numpy(
+    monkeypatch, n_columns, dtype, input_type
+):
+    rows, labels = hard_rows(203, n_columns, dtype)
+    weights = np.random.default_rng(0).random(203)
+    weights[::9] = 0
+    if n_columns == 1:  # one column of two classes
+        labels = np.arange(203) % 2
+        clients = dataset(rows, labels, SIZES, weights)
+        clients = replace(clients, n_classes=2)
+    else:
+        clients = dataset(rows, labels, SIZES, weights)
+    found = []
+    for level in _compiled.levels():
+        _compiled.core.use(level)
+        found.append(sigmoid_answer(clients, input_type))
+    assert all(other.tobytes() == found[0].tobytes() for other in found)
+    mirror = np.arange(203)[::-1]
+    turned = replace(clients, rows=np.asfortranarray(rows[::-1]), order=mirror)
+    assert sigmoid_answer(turned, input_type).tobytes() == found[0].tobytes()
+    for i in range(len(SIZES)):
+        alone = sigmoid_answer(clients.slice(i, i + 1), input_type)
+        assert alone.tobytes() == found[0][i].tobytes()
+    monkeypatch.setattr(_compiled, "core", None)
+    exact = sigmoid_answer(clients, input_type)
+    size = np.abs(exact).max(axis=0) + 1e-300
+    np.testing.assert_allclose(found[0] / size, exact / size, atol=1e-12)
+
+
+@pytest.mark.parametrize("power", [-1072.0, -8.0, 1024.0])
+def test_sums_of_sigmoids_have_no_unit(either, power):
+    rows = np.random.default_rng(0).normal(size=(90, 3)) / 10
+    labels = np.arange(90) % 3
+    even, fine = np.zeros(3), np.full(3, power)
+    with np.errstate(over="ignore"):
+        scaled = np.ldexp(rows, int(power))
+    if power < -1000:  # what was cut off by scaling is cut off in both
+        rows = np.ldexp(scaled, -int(power))
+    one = sigmoid_answer(dataset(rows, labels, [90]), "logits", even)
+    other = sigmoid_answer(dataset(scaled, labels, [90]), "logits", fine)
+    assert np.isfinite(one).all()
+    np.testing.assert_allclose(other, one, rtol=1e-12)
+
+
+@needs_core
+def test_sums_of_sigmoids_refuse_arrays_that_do_not_fit():
+    scores, labels, offsets = np.zeros((4, 3)), np.zeros(4, int), np.array([0, 4])
+    good = [scores, None, labels, offsets, None, 0, np.ones((8, 3))]
+    good += [np.zeros((1, 6, 3))]
+    _compiled.core.platt_sums(*good)
+    for place, other in (
+        (1, np.arange(3)),
+        (1, np.array([0, 1, 2, 4])),
+        (2, np.array([0, 0, 0, 3])),
+        (2, np.array([0, 0, 0, -1])),
+        (3, np.array([0, 5])),
+        (3, np.array([-1, 4])),
+        (3, np.empty(0, int)),
+        (4, np.ones(3)),
+        (5, 2),
+        (5, -1),
+        (6, np.ones((7, 3))),
+        (6, np.ones((8, 2))),
+        (7, np.zeros((1, 5, 3))),
+        (7, np.zeros((2, 6, 3))),
+    ):
+        with pytest.raises(IndexError, match=r"fit together|out of range"):
+            _compiled.core.platt_sums(*good[:place], other, *good[place + 1 :])
 
 
 @pytest.mark.parametrize("n_columns", [2, 3, 10, 49, 130])
