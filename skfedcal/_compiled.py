@@ -183,6 +183,25 @@ def scaling_sums(
     return True
 
 
+def map_scaling(
+    rows: Array, matrix: bool, params: Array, out: Array, *, proba: bool
+) -> bool:
+    """Write logits of vector or matrix scaling to `out`, or their softmax.
+
+    params of shape (2, n_classes) or (n_classes + 1, n_classes), float64: Scale or
+        columns of the matrix, then the bias, which act on centred rows.
+    out: C-contiguous, of the shape and dtype of `rows`; may be `rows`.
+    """
+    if not _usable(rows) or not out.flags.c_contiguous or out.dtype != rows.dtype:
+        return False
+    place = out if out.flags.aligned else np.empty_like(out)
+    params = np.ascontiguousarray(params, dtype=np.float64)
+    core.map_scaling(_aligned(rows), matrix, params, place, proba)
+    if place is not out:
+        out[...] = place
+    return True
+
+
 def bias_sums(clients: Any, points: Array, full: bool, sums: Array) -> bool:
     """Add loss, slopes and curvature of bias and temperature scaling for each client.
 

@@ -171,6 +171,7 @@ typedef struct {
     void (*weight_scores)(double *, Py_ssize_t, Py_ssize_t, double *, double *);
     void (*add_scaling)(Scaling *, const Matrix *, const char *, Py_ssize_t, double, double *);
     void (*flush_scaling)(Scaling *);
+    void (*map_scaling)(Scaling *, const Matrix *, const char *, int, char *);
     void (*add_bias)(Bias *, const Matrix *, const char *, Py_ssize_t, double);
     void (*flush_bias)(Bias *);
     void (*add_platt)(Platt *, const Matrix *, const char *, Py_ssize_t, double);
@@ -1146,6 +1147,41 @@ static PyObject *scaling_sums(PyObject *Py_UNUSED(self), PyObject *const *args, 
     return finish(&arrays);
 }
 
+/* map_scaling(rows, matrix, params, out, proba)
+
+   Logits of vector or matrix scaling, or their softmax, of rows that need not be centred. params
+   as those of scaling_sums, with beta 1; out: dense, of the shape and type of rows. */
+static PyObject *map_scaling(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 5) < 0)
+        return NULL;
+    Scaling s = {.map = PyObject_IsTrue(args[1]) ? MAP_MATRIX : MAP_VECTOR, .beta = 1.0};
+    const int proba = PyObject_IsTrue(args[4]);
+    const Py_buffer *rows, *params, *to;
+    if (PyErr_Occurred() || !(rows = take(&arrays, args[0], "fd", 2, 0, "rows"))
+        || !(params = take(&arrays, args[2], "d", 2, DENSE, "params"))
+        || !(to = take(&arrays, args[3], "fd", 2, DENSE | PyBUF_WRITABLE, "out")))
+        return finish(&arrays);
+    const Matrix m = matrix_of(rows), out = matrix_of(to);
+    const Py_ssize_t lines = s.map == MAP_MATRIX ? m.columns + 1 : 2;
+    s.n = m.columns;
+    if (m.columns < 1 || m.rows != out.rows || m.columns != out.columns || m.single != out.single || params->shape[0] != lines || params->shape[1] != s.n)
+        PyErr_SetString(PyExc_IndexError, "arrays do not fit together");
+    else if (!start_scaling(&s))
+        PyErr_NoMemory();
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t j = 0; j < lines; j++)
+            memcpy(s.params + j * s.wide, (const double *)params->buf + j * s.n, s.n * sizeof(double));
+        for (Py_ssize_t i = 0; i < m.rows; i++)
+            level->map_scaling(&s, &m, m.data + i * m.down, proba, out.data + i * out.down);
+        Py_END_ALLOW_THREADS
+    }
+    free(s.memory);
+    return finish(&arrays);
+}
+
 /* Makes room; 0 if there is none. */
 static int start_bias(Bias *s)
 {
@@ -1357,6 +1393,7 @@ static PyMethodDef METHODS[] = {
     {"held_marks", (PyCFunction)(void (*)(void))held_marks, METH_FASTCALL, "Rows that are held back."},
     {"scores", (PyCFunction)(void (*)(void))scores, METH_FASTCALL, "Losses of rows."},
     {"platt_sums", (PyCFunction)(void (*)(void))platt_sums, METH_FASTCALL, "Loss, slopes and curvature of sigmoids."},
+    {"map_scaling", (PyCFunction)(void (*)(void))map_scaling, METH_FASTCALL, "Logits or softmax of vector or matrix scaling."},
     {"scaling_sums", (PyCFunction)(void (*)(void))scaling_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {"bias_sums", (PyCFunction)(void (*)(void))bias_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {"number_texts", (PyCFunction)(void (*)(void))number_texts, METH_FASTCALL, "Numbers of texts."},

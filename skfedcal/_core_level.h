@@ -91,6 +91,7 @@ static const Level FN(level) = {
     FN(weight_scores),
     FN(add_scaling),
     FN(flush_scaling),
+    FN(map_scaling),
     FN(add_bias),
     FN(flush_bias),
     FN(add_platt),

@@ -112,9 +112,9 @@ static void FN(flush_scaling)(Scaling *s)
     s->kept = 0;
 }
 
-/* The row as doubles, centred over the classes that are not masked and times beta; masked
-   entries are 0 in x and in keep. */
-INLINE void FN(canonical)(Scaling *s, const Matrix *m, const char *row)
+/* The row as doubles, distances from its top; masked entries are 0 in x and in keep. Returns the
+   mean of the others. */
+INLINE double FN(fall)(Scaling *s, const Matrix *m, const char *row)
 {
     double *const x = s->x;
     if (m->single && m->across == 4)
@@ -142,7 +142,14 @@ INLINE void FN(canonical)(Scaling *s, const Matrix *m, const char *row)
             sums[p] += kept;
             counts[p] += FN(where)(keep, (FN(vd)){0} + 1.0);
         }
-    const double mean = FN(across_d)(sums) / FN(across_d)(counts);
+    return FN(across_d)(sums) / FN(across_d)(counts);
+}
+
+/* The row centred over the classes that are not masked and times beta. */
+INLINE void FN(canonical)(Scaling *s, const Matrix *m, const char *row)
+{
+    double *const x = s->x;
+    const double mean = FN(fall)(s, m, row);
     for (Py_ssize_t at = 0; at < s->wide; at += LANES) {
         FN(vi) keep;
         memcpy(&keep, s->keep + at, sizeof keep);
@@ -183,6 +190,67 @@ INLINE void FN(map_row)(Scaling *s)
         FN(vi) keep;
         memcpy(&keep, s->keep + at, sizeof keep);
         FN(put)(s->p + at, FN(pick_d)(keep, FN(get)(s->p + at), none));
+    }
+}
+
+/* Logits of a row, centred and mapped in one pass if the map is a vector; returns the largest. */
+INLINE double FN(map_one)(Scaling *s, const Matrix *m, const char *row)
+{
+    const Py_ssize_t wide = s->wide;
+    if (s->matrix) {
+        FN(canonical)(s, m, row);
+        FN(map_row)(s);
+        return FN(peak_d)(wide - 8, 0, (const char *)s->p, s->p + wide - 8);
+    }
+    const double mean = FN(fall)(s, m, row), *const scale = s->params, *const bias = scale + wide;
+    const FN(vd) none = (FN(vd)){0} - INFINITY;
+    FN(vd) best = none;
+    for (Py_ssize_t at = 0; at < wide; at += LANES) {
+        FN(vi) keep;
+        memcpy(&keep, s->keep + at, sizeof keep);
+        const FN(vd) x = FN(where)(keep, (FN(get)(s->x + at) - mean) * s->beta);
+        const FN(vd) logit = FN(pick_d)(keep, FN(get)(scale + at) * x + FN(get)(bias + at), none);
+        FN(put)(s->p + at, logit);
+        best = FN(max_d)(logit, best);
+    }
+    double all[LANES], top;
+    memcpy(all, &best, sizeof all);
+    top = all[0];
+    for (int l = 1; l < LANES; l++)
+        top = all[l] > top ? all[l] : top;
+    return top;
+}
+
+/* Writes logits of a row, or their softmax, in its own precision. */
+static void FN(map_scaling)(Scaling *s, const Matrix *m, const char *row, int proba, char *to)
+{
+    const Py_ssize_t n = s->n, wide = s->wide;
+    const double top = FN(map_one)(s, m, row);
+    double factor = 1.0;
+    if (proba) {
+        FN(vd) totals[PARTS] = {{0}};
+        for (Py_ssize_t at = 0; at < wide; at += 8)
+            for (int p = 0; p < PARTS; p++) {
+                const FN(vd) share = FN(exp_d)(FN(get)(s->p + at + p * LANES) - top);
+                FN(put)(s->p + at + p * LANES, share);
+                totals[p] += share;
+            }
+        factor = 1.0 / FN(across_d)(totals);
+    }
+    for (Py_ssize_t at = 0; at < n; at += LANES) {
+        const FN(vd) value = FN(get)(s->p + at) * factor;
+        const size_t few = n - at < LANES ? n - at : LANES;
+        if (m->single) {
+            const FN(vh) half = __builtin_convertvector(value, FN(vh));
+            if (few == LANES)
+                memcpy(to + at * 4, &half, sizeof half);
+            else
+                memcpy(to + at * 4, &half, few * 4);
+        }
+        else if (few == LANES)
+            memcpy(to + at * 8, &value, sizeof value);
+        else
+            memcpy(to + at * 8, &value, few * 8);
     }
 }
 

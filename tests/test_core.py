@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from scipy import special
 from skfedcal import (
     FedBBQCalibrator,
     FedBinCalibrator,
+    FedMatrixCalibrator,
     FedTempCalibrator,
+    FedVectorCalibrator,
     _compiled,
     _numerics,
     make_federation,
@@ -25,6 +28,7 @@ from skfedcal.contract import BlockSpec
 from skfedcal.methods.bias_temperature.rounds import BiasTemperatureNewton
 from skfedcal.methods.buckets import ClassBins
 from skfedcal.methods.class_scores.rounds import SigmoidNewton, n_scores_of
+from skfedcal.methods.graph import ArrayValue
 from skfedcal.methods.own_rows import split_rows
 from skfedcal.methods.scaling.families import (
     MatrixMap,
@@ -38,6 +42,8 @@ from skfedcal.methods.scaling.rounds import (
     PooledFit,
     SplitCurvature,
 )
+from skfedcal.methods.scaling.rounds import matrix as matrix_map
+from skfedcal.methods.scaling.rounds import vector as vector_map
 from skfedcal.methods.temperature.moments import derivative_sums
 from skfedcal.privacy.codec import BlockCode
 
@@ -381,6 +387,92 @@ def test_scaling_refuses_arrays_that_do_not_fit():
             _compiled.core.scaling_sums(
                 *[other if i == place else arg for i, arg in enumerate(good)]
             )
+
+
+def mapped_rows(rows, matrix, out=None, *, proba=True):
+    """Rows through a vector or a matrix beside the identity."""
+    n = rows.shape[1]
+    rng = np.random.default_rng(n)
+    move = rng.normal(size=(n + 1 if matrix else 2, n)) / n
+    start = np.concatenate([np.eye(n) if matrix else np.ones((1, n)), np.zeros((1, n))])
+    out = np.empty(rows.shape, rows.dtype) if out is None else out
+    assert _compiled.map_scaling(rows, matrix, start + move, out, proba=proba)
+    return out, start + move
+
+
+@needs_core
+@pytest.mark.usefixtures("best_level")
+@pytest.mark.parametrize("matrix", [False, True], ids=["vector", "matrix"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", [1, 2, 3, 7, 8, 9, 15, 16, 17, 100])
+def test_mapped_rows_have_the_same_bits_at_every_level_and_are_those_of_the_graph(
+    n_columns, dtype, matrix
+):
+    rows, _ = hard_rows(57, n_columns, dtype)
+    rows[np.isneginf(rows).all(axis=1), 0] = 0
+    for proba in (False, True):
+        found = []
+        for level in _compiled.levels():
+            _compiled.core.use(level)
+            found.append(mapped_rows(rows, matrix, proba=proba)[0])
+        assert all(other.tobytes() == found[0].tobytes() for other in found)
+        assert found[0].dtype == dtype
+        for other in (np.asfortranarray(rows), np.repeat(rows, 2, axis=1)[:, ::2]):
+            again, lines = mapped_rows(other, matrix, proba=proba)
+            assert again.tobytes() == found[0].tobytes()
+        own = rows.copy()
+        mapped_rows(own, matrix, own, proba=proba)  # in place
+        assert own.tobytes() == found[0].tobytes()
+        alone = [
+            mapped_rows(rows[i : i + 1], matrix, proba=proba)[0] for i in range(57)
+        ]
+        assert np.concatenate(alone).tobytes() == found[0].tobytes()
+        centred = ArrayValue(_numerics.center(rows.astype(np.float64)))
+        if matrix:
+            cal = SimpleNamespace(matrix_=lines[:-1].T, bias_=lines[-1])
+        else:
+            cal = SimpleNamespace(scale_=lines[0], bias_=lines[1])
+        with np.errstate(invalid="ignore", over="ignore"):
+            formula = matrix_map if matrix else vector_map
+            exact = formula(cal, centred).array
+        if proba:
+            exact = special.softmax(exact, axis=1)
+        # The map of matrices is a sum of products of up to 1e6 each.
+        rtol = 50 * np.finfo(dtype).eps
+        np.testing.assert_allclose(found[0], exact, rtol=rtol, atol=1e-8)
+
+
+@needs_core
+def test_mapping_refuses_arrays_that_do_not_fit():
+    rows = np.zeros((4, 3))
+    good = [rows, False, np.ones((2, 3)), np.zeros((4, 3)), True]
+    _compiled.core.map_scaling(*good)
+    for place, other in (
+        (1, True),
+        (2, np.ones((2, 4))),
+        (2, np.ones((3, 3))),
+        (3, np.zeros((3, 3))),
+        (3, np.zeros((4, 2))),
+        (3, np.zeros((4, 3), np.float32)),
+    ):
+        with pytest.raises(IndexError, match="fit together"):
+            _compiled.core.map_scaling(*good[:place], other, *good[place + 1 :])
+
+
+@pytest.mark.parametrize("kind", [FedVectorCalibrator, FedMatrixCalibrator])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_predictions_by_the_core_are_those_of_numpy(monkeypatch, kind, dtype):
+    fed = make_federation(20, n_classes=5, class_bias=0.5, random_state=0)
+    rows = fed.test_logits[:300].astype(dtype)
+    rows[3, 2] = -np.inf
+    # Columns in another order than the classes.
+    cal = kind(classes=[1, 0, 2, 4, 3]).fit(fed.clients)
+    found = [cal.predict_proba(rows), cal.decision_function(rows)]
+    monkeypatch.setattr(_compiled, "core", None)
+    exact = [cal.predict_proba(rows), cal.decision_function(rows)]
+    for one, other in zip(found, exact, strict=True):
+        assert one.dtype == other.dtype == dtype
+        np.testing.assert_allclose(one, other, rtol=30 * np.finfo(dtype).eps, atol=1e-6)
 
 
 def sigmoid_answer(clients, input_type, power=None):
