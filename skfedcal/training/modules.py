@@ -184,7 +184,7 @@ class Network:
         A call with them need not swap parameters, which takes some percent of a step.
         """
         named = dict(self.module.named_parameters())
-        params = {name: named[name] for name in self.shapes}
+        params: Params = {name: named[name] for name in self.shapes}
         before = {name: param.data for name, param in params.items()}
         parts = self.unflatten(flat.detach())
         try:
