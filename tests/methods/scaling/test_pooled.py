@@ -154,30 +154,41 @@ def test_many_classes_reach_the_same_optimum_by_quasi_newton_steps(fit, n_classe
     assert np.abs(slope[-n_classes:]).max() / 600 < 1e-3
 
 
-@pytest.mark.parametrize("n_classes", [FEW_CLASSES + 2, MANY_CLASSES + 2])
-def test_a_map_that_is_not_convex_has_its_curvature_sent_anew(monkeypatch, n_classes):
+@pytest.mark.parametrize(
+    ("fit", "n_classes", "share"),
+    [
+        (FITS[2], 3 * FEW_CLASSES, 0.65),
+        (FITS[2], MANY_CLASSES + 2, 0.8),
+        (FITS[0], 2 * MANY_CLASSES, 0.8),
+    ],
+    ids=["order", "order, many", "vector, many"],
+)
+def test_fewer_rounds_where_the_curvature_is_sent_anew(
+    monkeypatch, fit, n_classes, share
+):
     from skfedcal.methods.scaling import rounds
 
-    data, _ = federation(c=n_classes, n=1200, n_clients=4)
-    fit = FITS[2]
+    data, _ = federation(c=n_classes, n=2000, n_clients=4)
     state, history = run(fit, data)
     assert state.converged
     monkeypatch.setattr(rounds, "_RENEWED", 10**6)
+    monkeypatch.setattr(rounds, "_CLASS_RENEWED", 10**6)
     once, more = run(fit, data)
-    # Half of the rounds, and no worse an end.
-    assert len(history) <= 0.65 * len(more)
+    assert len(history) <= share * len(more)
     assert state.objective <= once.objective + 1e-7
 
 
-def test_a_convex_map_has_its_curvature_sent_once():
-    moves = np.ones((3, 64))
-    for fit, n_moves, wanted in (
-        (FITS[2], 2, False),
-        (FITS[2], 3, True),
-        (FITS[0], 3, False),
+def test_requests_say_when_the_curvature_is_wanted():
+    for fit, n_classes, n_moves, wanted in (
+        (FITS[2], FEW_CLASSES + 2, 2, False),
+        (FITS[2], FEW_CLASSES + 2, 3, True),
+        (FITS[0], FEW_CLASSES + 2, 19, False),
+        (FITS[0], MANY_CLASSES + 2, 5, False),
+        (FITS[0], MANY_CLASSES + 2, 6, True),
+        (FITS[1], FEW_FOR_MATRIX + 2, 19, False),
     ):
-        state = replace(fit.init(32), rounds=4, moves=moves[:n_moves])
-        asked = fit.broadcast(state)
+        moves = np.ones((n_moves, fit.family.size(n_classes)))
+        asked = fit.broadcast(replace(fit.init(n_classes), rounds=4, moves=moves))
         assert ("curvature" in fit.spec(asked)) is wanted
 
 
