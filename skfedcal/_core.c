@@ -180,54 +180,99 @@ typedef struct {
 /* Up to this many entries insertion is faster than a sort by digits. */
 #define FEW_TO_SORT 24
 
+/* Puts places in order by insertion; 0 if that takes too many moves. */
+static int insert_down(Py_ssize_t m, const double *below, int64_t *order, Py_ssize_t most)
+{
+    for (Py_ssize_t i = 1; i < m; i++) {
+        const int64_t own = order[i];
+        const double value = below[own];
+        Py_ssize_t k = i;
+        for (; k > 0 && (below[order[k - 1]] < value || (below[order[k - 1]] == value && order[k - 1] > own)); k--)
+            order[k] = order[k - 1];
+        order[k] = own;
+        if ((most -= i - k) < 0)
+            return 0;
+    }
+    return 1;
+}
+
+/* Sorts m entries by eight bits of them; equal ones keep their order. */
+static void by_digit(Py_ssize_t m, const uint32_t *from, uint32_t *to, int shift, uint32_t *counts)
+{
+    uint32_t before = 0;
+    for (int k = 0; k < 256; k++) {
+        const uint32_t own = counts[k];
+        counts[k] = before;
+        before += own;
+    }
+    for (Py_ssize_t i = 0; i < m; i++)
+        to[counts[from[i] >> shift & 255]++] = from[i];
+}
+
+/* Sorts places by all bits of their distance from the top. */
+static void by_all_digits(Py_ssize_t n, const double *below, const int64_t *keep, int64_t *order, int64_t *other)
+{
+    Py_ssize_t m = 0;
+    for (Py_ssize_t j = 0; j < n; j++)
+        if (keep[j])
+            order[m++] = j;
+    for (int shift = 0; shift < 64; shift += 8) {
+        uint32_t counts[257] = {0};
+        for (Py_ssize_t i = 0; i < m; i++) {
+            const double gap = 0.0 - below[order[i]];
+            uint64_t bits;
+            memcpy(&bits, &gap, sizeof bits);
+            counts[1 + (bits >> shift & 255)]++;
+        }
+        for (int k = 1; k < 256; k++)
+            counts[k] += counts[k - 1];
+        for (Py_ssize_t i = 0; i < m; i++) {
+            const double gap = 0.0 - below[order[i]];
+            uint64_t bits;
+            memcpy(&bits, &gap, sizeof bits);
+            other[counts[bits >> shift & 255]++] = order[i];
+        }
+        memcpy(order, other, m * sizeof *order);
+    }
+}
+
 /* Places of the entries that are kept, from the largest down, equal ones from left to right.
-   Returns how many. By three digits of the distance from the top in single precision, then
-   by insertion, which leaves little to do. `sorting` has room for two entries each. */
+   Returns how many. By 16 bits of the distance from the top, five of its exponent, then by
+   insertion, which leaves little to do but where entries are almost equal. `sorting` has room
+   for as many entries. */
 static Py_ssize_t sort_down(Py_ssize_t n, const double *below, const int64_t *keep, int64_t *order, int64_t *sorting)
 {
     Py_ssize_t m = 0;
-    if (n <= FEW_TO_SORT) {
+    if (n <= FEW_TO_SORT || n > 65536) {
         for (Py_ssize_t j = 0; j < n; j++)
             if (keep[j])
                 order[m++] = j;
+        if (n <= FEW_TO_SORT)
+            insert_down(m, below, order, n * n);
+        else
+            by_all_digits(n, below, keep, order, sorting);
+        return m;
     }
-    else {
-        uint32_t counts[3][256] = {{0}};
-        uint64_t *from = (uint64_t *)sorting, *to = from + n;
-        for (Py_ssize_t j = 0; j < n; j++) {
-            const float gap = (float)(0.0 - below[j]);
-            uint32_t bits;
-            memcpy(&bits, &gap, sizeof bits);
-            bits &= 0x7fffffff; /* the sign of a NaN */
-            from[m] = (uint64_t)bits << 32 | (uint64_t)j;
-            const uint32_t one = keep[j] != 0;
-            for (int d = 0; d < 3; d++)
-                counts[d][bits >> (7 + 8 * d) & 255] += one;
-            m += one;
-        }
-        for (int d = 0; d < 3; d++) {
-            uint32_t before = 0;
-            for (int k = 0; k < 256; k++) {
-                const uint32_t own = counts[d][k];
-                counts[d][k] = before;
-                before += own;
-            }
-            for (Py_ssize_t i = 0; i < m; i++)
-                to[counts[d][from[i] >> (39 + 8 * d) & 255]++] = from[i];
-            uint64_t *const swap = from;
-            from = to;
-            to = swap;
-        }
-        for (Py_ssize_t i = 0; i < m; i++)
-            order[i] = (int64_t)(from[i] & 0xffffffff);
+    uint32_t low[256] = {0}, high[256] = {0}, *const first = (uint32_t *)sorting, *const second = first + n;
+    for (Py_ssize_t j = 0; j < n; j++) {
+        const float gap = (float)(0.0 - below[j]);
+        int32_t key;
+        memcpy(&key, &gap, sizeof key);
+        /* From 2^-12 to MAX_SPAN < 2^20. */
+        key = (key >> 12 & 0x7ffff) - (115 << 11);
+        key = key < 0 ? 0 : key > 65535 ? 65535 : key;
+        first[m] = (uint32_t)key << 16 | (uint32_t)j;
+        const uint32_t one = keep[j] != 0;
+        low[key & 255] += one;
+        high[key >> 8] += one;
+        m += one;
     }
-    for (Py_ssize_t i = 1; i < m; i++) {
-        const int64_t own = order[i];
-        Py_ssize_t k = i;
-        for (; k > 0 && (below[order[k - 1]] < below[own] || (below[order[k - 1]] == below[own] && order[k - 1] > own)); k--)
-            order[k] = order[k - 1];
-        order[k] = own;
-    }
+    by_digit(m, first, second, 16, low);
+    by_digit(m, second, first, 24, high);
+    for (Py_ssize_t i = 0; i < m; i++)
+        order[i] = first[i] & 0xffff;
+    if (!insert_down(m, below, order, 4 * n))
+        by_all_digits(n, below, keep, order, sorting);
     return m;
 }
 

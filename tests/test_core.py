@@ -34,6 +34,8 @@ from skfedcal.methods.scaling.families import (
     MatrixMap,
     OrderPreservingMap,
     VectorMap,
+    labelled,
+    loss_and_slopes,
 )
 from skfedcal.methods.scaling.rounds import (
     ClassCurvature,
@@ -283,6 +285,31 @@ def test_scaling_sums_depend_on_the_rows_of_the_client_only(
         answer = scaled_answer(monkeypatch, alone, family, curvature)
         for name in whole:
             assert answer[name].tobytes() == whole[name][i].tobytes()
+
+
+@needs_core
+@pytest.mark.parametrize("spread", [1e-15, 1e-9, 1e-4, 1.0])
+@pytest.mark.parametrize("n_columns", [20, 25, 300, 70_000])
+def test_order_preserving_sums_sort_entries_however_near(n_columns, spread):
+    # From the smallest to the largest, far below the top, some tied, some masked:
+    # insertion alone would take n^2 / 4 moves a row.
+    family = OrderPreservingMap()
+    rows = -20 + np.linspace(-spread, spread, n_columns)[None].repeat(2, axis=0)
+    rows[:, 7:12] = rows[:, 7:8]
+    rows[:, 3], rows[1, 15] = 0, -np.inf
+    rows[1, ::2] = rows[1, ::2][::-1]
+    clients = dataset(rows, np.array([2, 4]), [1, 1])
+    params = family.start(n_columns)
+    params += np.random.default_rng(0).normal(size=params.shape) / 10
+    found, none = np.zeros((2, 2 + len(params))), np.zeros((2, 0))
+    assert _compiled.scaling_sums(clients, "order", 2.0, params, "none", found, none)
+    data = labelled(next(clients.blocks(1 << 30)), 2.0, ranked=True)
+    exact = loss_and_slopes(family, params, data)[0]
+    # An entry at a wrong place gets the gap of another.
+    size = np.abs(exact).max(axis=1, keepdims=True)
+    np.testing.assert_allclose(found[:, 1:] / size, exact / size, atol=1e-12)
+    moved = np.abs(exact / size) > 1e-12
+    np.testing.assert_allclose(found[:, 1:][moved], exact[moved], rtol=1e-2)
 
 
 @over_bent
