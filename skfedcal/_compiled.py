@@ -139,23 +139,24 @@ def derivative_sums(
     return True
 
 
-# Numbers of curvatures in `_core.c`.
+# Numbers of maps and curvatures in `_core.c`.
+MAPS = ("vector", "matrix", "order")
 BENDS = ("none", "pair", "class", "full", "split")
 
 
 def scaling_sums(
     clients: Any,
-    matrix: bool,
+    kind: str,
     beta: float,
     params: Array,
     bend: str,
     sums: Array,
     curvature: Array,
 ) -> bool:
-    """Add loss, slopes and curvature of vector or matrix scaling for each client.
+    """Add loss, slopes and curvature of a scaling map for each client.
 
     clients: `FederatedDataset`.
-    matrix: Whether the map is a matrix; else it is a vector.
+    kind: One of `MAPS`.
     beta: Factor of the centred rows on which `params` act.
     params of shape (size,) or (n_clients, size), float64: The map of all clients, or of
         each.
@@ -172,13 +173,32 @@ def scaling_sums(
     core.scaling_sums(
         *_rows_of(clients),
         weights,
-        matrix,
+        MAPS.index(kind),
         beta,
         np.ascontiguousarray(np.atleast_2d(params), dtype=np.float64),
         BENDS.index(bend),
         sums,
         curvature,
     )
+    return True
+
+
+def map_scaling(
+    rows: Array, matrix: bool, params: Array, out: Array, *, proba: bool
+) -> bool:
+    """Write logits of vector or matrix scaling to `out`, or their softmax.
+
+    params of shape (2, n_classes) or (n_classes + 1, n_classes), float64: Scale or
+        columns of the matrix, then the bias, which act on centred rows.
+    out: C-contiguous, of the shape and dtype of `rows`; may be `rows`.
+    """
+    if not _usable(rows) or not out.flags.c_contiguous or out.dtype != rows.dtype:
+        return False
+    place = out if out.flags.aligned else np.empty_like(out)
+    params = np.ascontiguousarray(params, dtype=np.float64)
+    core.map_scaling(_aligned(rows), matrix, params, place, proba)
+    if place is not out:
+        out[...] = place
     return True
 
 
@@ -198,6 +218,32 @@ def bias_sums(clients: Any, points: Array, full: bool, sums: Array) -> bool:
         weights = weights.astype(np.float64, copy=False)
     points = np.ascontiguousarray(points, dtype=np.float64)
     core.bias_sums(*_rows_of(clients), weights, points, full, sums)
+    return True
+
+
+def platt_sums(
+    scores: Array,
+    order: Array | None,
+    labels: Array,
+    offsets: Array,
+    weights: Array | None,
+    first: int,
+    given: Array,
+    sums: Array,
+) -> bool:
+    """Add loss, slopes and curvature of a sigmoid of each score for each client.
+
+    scores of shape (n_rows, n_scores): Rows of scores; order: where each client's are.
+    first: Label of the class of the first score.
+    given of shape (8, n_scores), float64: See ``platt_sums`` in `_core.c`.
+    sums of shape (n_clients, 6, n_scores), float64: To add to.
+    """
+    if not _usable(scores) or labels.dtype.kind not in "iu":
+        return False
+    if weights is not None:
+        weights = weights.astype(np.float64, copy=False)
+    labels, scores = _aligned(labels), _aligned(scores)
+    core.platt_sums(scores, order, labels, offsets, weights, first, given, sums)
     return True
 
 

@@ -56,17 +56,26 @@ typedef struct {
 
 /* Curvature that scaling_sums adds, see skfedcal/methods/scaling/rounds.py. */
 enum { BEND_NONE, BEND_PAIR, BEND_CLASS, BEND_FULL, BEND_SPLIT };
+/* Maps of scaling_sums. */
+enum { MAP_VECTOR, MAP_MATRIX, MAP_ORDER };
+/* Least slope of order-preserving scaling, and where the softplus has it (families.py). */
+#define SMALLEST_SLOPE 1e-6
+#define FLOORED (-0x1.ba18a88c907e8p+3)
 /* Rows whose products are added together; the order of additions does not depend on it. */
 #define KEPT_ROWS 32
 
 /* Work space of one client's sums of a scaling map; rows are padded to `wide` columns. */
 typedef struct {
     Py_ssize_t n, wide, n_left, left_size, n_right, right_size, n_slopes, n_products;
-    int matrix, bend, kept;
+    int map, matrix, bend, kept;
     double beta;
     int64_t *keep;
     double *params, *slopes, *own, *products;
     double *x, *p, *rows, *residuals, *left, *right, *memory;
+    /* Of order-preserving scaling: distances from the top, gaps to the next entry below,
+       slopes of the map and their derivatives; places from the top down. */
+    double *below, *gaps, *soft, *change;
+    int64_t *order, *sorting;
 } Scaling;
 
 /* Work space of one client's sums at one point of bias and temperature scaling. */
@@ -98,6 +107,14 @@ typedef struct {
 } Gaps;
 /* Entries that are worked on together, if a row is not longer: WIDE_ROW of metrics/binning.py. */
 #define WIDE_ROW 1024
+/* Work space of one client's sums of sigmoids, one for each of `n` scores: lines of the
+   request, sums, and what is left to add to the sums for the own class of rows. */
+enum { FIRST_FACTOR, SECOND_FACTOR, CENTRE, INVERSE_WIDTH, SLOPE, SHIFT, TARGET, MORE_TARGET, PLATT_LINES };
+enum { PLATT_SUMS = 6 };
+typedef struct {
+    Py_ssize_t n, wide;
+    double *given, *sums, *place, *odds, *own, *memory;
+} Platt;
 
 /* Four dense rows of single precision as columns: squares of four by four, then the rest. */
 INLINE void turn_squares(Py_ssize_t n, const char *const *rows, float *to, int step)
@@ -180,13 +197,114 @@ typedef struct {
     void (*few_scores)(const Matrix *, const Group *, const double *, double *, double *);
     void (*add_scaling)(Scaling *, const Matrix *, const char *, Py_ssize_t, double, double *);
     void (*flush_scaling)(Scaling *);
+    void (*map_scaling)(Scaling *, const Matrix *, const char *, int, char *);
     void (*add_bias)(Bias *, const Matrix *, const char *, Py_ssize_t, double);
     void (*flush_bias)(Bias *);
     int (*valid_rows[2])(const Matrix *, double, void *);
     void (*squares[2])(const Matrix *, void *, double *);
     void (*top_labels[2])(const Matrix *, void *, int64_t *, double *);
     int (*add_rows[2])(const Matrix *, const Gaps *, double *);
+    void (*add_platt)(Platt *, const Matrix *, const char *, Py_ssize_t, double);
 } Level;
+
+/* Up to this many entries insertion is faster than a sort by digits. */
+#define FEW_TO_SORT 24
+
+/* Puts places in order by insertion; 0 if that takes too many moves. */
+static int insert_down(Py_ssize_t m, const double *below, int64_t *order, Py_ssize_t most)
+{
+    for (Py_ssize_t i = 1; i < m; i++) {
+        const int64_t own = order[i];
+        const double value = below[own];
+        Py_ssize_t k = i;
+        for (; k > 0 && (below[order[k - 1]] < value || (below[order[k - 1]] == value && order[k - 1] > own)); k--)
+            order[k] = order[k - 1];
+        order[k] = own;
+        if ((most -= i - k) < 0)
+            return 0;
+    }
+    return 1;
+}
+
+/* Sorts m entries by eight bits of them; equal ones keep their order. */
+static void by_digit(Py_ssize_t m, const uint32_t *from, uint32_t *to, int shift, uint32_t *counts)
+{
+    uint32_t before = 0;
+    for (int k = 0; k < 256; k++) {
+        const uint32_t own = counts[k];
+        counts[k] = before;
+        before += own;
+    }
+    for (Py_ssize_t i = 0; i < m; i++)
+        to[counts[from[i] >> shift & 255]++] = from[i];
+}
+
+/* Sorts places by all bits of their distance from the top. */
+static void by_all_digits(Py_ssize_t n, const double *below, const int64_t *keep, int64_t *order, int64_t *other)
+{
+    Py_ssize_t m = 0;
+    for (Py_ssize_t j = 0; j < n; j++)
+        if (keep[j])
+            order[m++] = j;
+    for (int shift = 0; shift < 64; shift += 8) {
+        uint32_t counts[257] = {0};
+        for (Py_ssize_t i = 0; i < m; i++) {
+            const double gap = 0.0 - below[order[i]];
+            uint64_t bits;
+            memcpy(&bits, &gap, sizeof bits);
+            counts[1 + (bits >> shift & 255)]++;
+        }
+        for (int k = 1; k < 256; k++)
+            counts[k] += counts[k - 1];
+        for (Py_ssize_t i = 0; i < m; i++) {
+            const double gap = 0.0 - below[order[i]];
+            uint64_t bits;
+            memcpy(&bits, &gap, sizeof bits);
+            other[counts[bits >> shift & 255]++] = order[i];
+        }
+        memcpy(order, other, m * sizeof *order);
+    }
+}
+
+/* Places of the entries that are kept, from the largest down, equal ones from left to right.
+   Returns how many. By 16 bits of the distance from the top, five of its exponent, then by
+   insertion, which leaves little to do but where entries are almost equal. `sorting` has room
+   for as many entries. */
+static Py_ssize_t sort_down(Py_ssize_t n, const double *below, const int64_t *keep, int64_t *order, int64_t *sorting)
+{
+    Py_ssize_t m = 0;
+    if (n <= FEW_TO_SORT || n > 65536) {
+        for (Py_ssize_t j = 0; j < n; j++)
+            if (keep[j])
+                order[m++] = j;
+        if (n <= FEW_TO_SORT)
+            insert_down(m, below, order, n * n);
+        else
+            by_all_digits(n, below, keep, order, sorting);
+        return m;
+    }
+    uint32_t low[256] = {0}, high[256] = {0}, *const first = (uint32_t *)sorting, *const second = first + n;
+    for (Py_ssize_t j = 0; j < n; j++) {
+        const float gap = (float)(0.0 - below[j]);
+        int32_t key;
+        memcpy(&key, &gap, sizeof key);
+        /* From 2^-12 to MAX_SPAN < 2^20. */
+        key = (key >> 12 & 0x7ffff) - (115 << 11);
+        key = key < 0 ? 0 : key > 65535 ? 65535 : key;
+        first[m] = (uint32_t)key << 16 | (uint32_t)j;
+        const uint32_t one = keep[j] != 0;
+        low[key & 255] += one;
+        high[key >> 8] += one;
+        m += one;
+    }
+    by_digit(m, first, second, 16, low);
+    by_digit(m, second, first, 24, high);
+    for (Py_ssize_t i = 0; i < m; i++)
+        order[i] = first[i] & 0xffff;
+    if (!insert_down(m, below, order, 4 * n))
+        by_all_digits(n, below, keep, order, sorting);
+    return m;
+}
 
 #define LEVEL plain
 #define WIDTH 16
@@ -1128,6 +1246,7 @@ static int start_scaling(Scaling *s)
 {
     const Py_ssize_t half = s->n * (s->n + 1) / 2, more = (s->n + 1) * (s->n + 2) / 2;
     s->wide = (s->n + 8) / 8 * 8; /* at least one column of padding */
+    s->matrix = s->map == MAP_MATRIX;
     s->n_slopes = s->wide * (s->matrix ? s->n + 4 : 2);
     if (s->bend == BEND_FULL) {
         s->n_left = half;
@@ -1139,10 +1258,13 @@ static int start_scaling(Scaling *s)
     else if (s->bend == BEND_PAIR || s->bend == BEND_SPLIT) {
         s->right_size = s->left_size = s->wide * (s->bend == BEND_SPLIT ? 3 : 2);
         s->n_products = s->right_size * s->right_size;
+        if (s->map == MAP_ORDER)
+            s->left_size = 5 * s->wide;
     }
-    const Py_ssize_t rows = s->matrix ? KEPT_ROWS * s->wide : 0;
-    const Py_ssize_t sizes[] = {s->wide, s->wide, 3 * s->wide, s->n_slopes, s->n_slopes, s->n_products, s->wide, rows, rows, KEPT_ROWS * s->left_size, KEPT_ROWS * s->right_size};
-    double **const parts[] = {&s->x, &s->p, &s->own, &s->params, &s->slopes, &s->products, (double **)&s->keep, &s->rows, &s->residuals, &s->left, &s->right};
+    const Py_ssize_t rows = s->matrix ? KEPT_ROWS * s->wide : 0, line = s->map == MAP_ORDER ? s->wide : 0;
+    const Py_ssize_t sizes[] = {s->wide, s->wide, 3 * s->wide, s->n_slopes, s->n_slopes, s->n_products, s->wide, rows, rows, KEPT_ROWS * s->left_size, KEPT_ROWS * s->right_size, line, line, line, line, line, 2 * line};
+    double **const parts[] = {&s->x, &s->p, &s->own, &s->params, &s->slopes, &s->products, (double **)&s->keep, &s->rows, &s->residuals, &s->left, &s->right,
+        &s->below, &s->gaps, &s->soft, &s->change, (double **)&s->order, (double **)&s->sorting};
     const int n_parts = sizeof sizes / sizeof *sizes;
     Py_ssize_t total = 8;
     for (int i = 0; i < n_parts; i++)
@@ -1177,7 +1299,16 @@ static void write_curvature(const Scaling *s, double *to)
     if (s->bend != BEND_PAIR && s->bend != BEND_SPLIT)
         return;
     const double *second = s->products + wide * step + wide, *third = second + wide * step + wide;
-    for (Py_ssize_t j = 0; j < n; j++) {
+    for (Py_ssize_t j = 0; j < n && s->map == MAP_ORDER; j++) {
+        const double *line = s->products + j * step, *turned = s->products + wide * step + j;
+        for (Py_ssize_t k = j; k < n; k++)
+            *to++ = line[k];
+        for (Py_ssize_t k = 0; k < n; k++)
+            *to++ = k < j ? turned[k * step] : line[wide + k];
+        for (Py_ssize_t k = j; k < n; k++)
+            *to++ = second[j * step + k];
+    }
+    for (Py_ssize_t j = 0; j < n && s->map != MAP_ORDER; j++) {
         const double *line = s->products + j * step;
         *to++ = s->own[j];
         for (Py_ssize_t k = j + 1; k < n; k++)
@@ -1233,7 +1364,7 @@ static const char *add_scalings(const Matrix *m, const Loop *loop, Scaling *s, c
     return NULL;
 }
 
-/* scaling_sums(rows, order, labels, offsets, weights, matrix, beta, params, bend, sums, curvature)
+/* scaling_sums(rows, order, labels, offsets, weights, map, beta, params, bend, sums, curvature)
 
    params (1 or n_clients, size): the scale or the columns of the matrix, then the bias, which
    act on centred rows times beta. sums (n_clients, 2 + size), zeros, get the number of
@@ -1243,8 +1374,8 @@ static PyObject *scaling_sums(PyObject *Py_UNUSED(self), PyObject *const *args, 
     Arrays arrays = {.n = 0};
     if (expect(n_args, 11) < 0)
         return NULL;
-    const long bend = PyLong_AsLong(args[8]);
-    Scaling s = {.matrix = PyObject_IsTrue(args[5]), .beta = PyFloat_AsDouble(args[6]), .bend = (int)bend};
+    const long map = PyLong_AsLong(args[5]), bend = PyLong_AsLong(args[8]);
+    Scaling s = {.map = (int)map, .beta = PyFloat_AsDouble(args[6]), .bend = (int)bend};
     Loop loop = {.step = 1};
     const Py_buffer *params, *sums, *bends;
     if (!PyErr_Occurred() && (loop.rows = take(&arrays, args[0], "fd", 2, 0, "rows"))
@@ -1256,10 +1387,11 @@ static PyObject *scaling_sums(PyObject *Py_UNUSED(self), PyObject *const *args, 
         && (sums = take(&arrays, args[9], "d", 2, DENSE | PyBUF_WRITABLE, "sums"))
         && (bends = take(&arrays, args[10], "d", 2, DENSE | PyBUF_WRITABLE, "curvature"))) {
         const Matrix m = matrix_of(loop.rows);
-        const Py_ssize_t n_clients = length(loop.offsets) - 1, size = m.columns * (s.matrix ? m.columns + 1 : 2);
+        const Py_ssize_t n_clients = length(loop.offsets) - 1, size = m.columns * (map == MAP_MATRIX ? m.columns + 1 : 2);
         const char *fault = NULL;
         s.n = m.columns;
-        if (n_clients < 0 || m.columns < 1 || bend < 0 || bend > BEND_SPLIT || params->shape[1] != size
+        if (n_clients < 0 || m.columns < 1 || map < 0 || map > MAP_ORDER || bend < 0 || bend > (map == MAP_ORDER ? BEND_CLASS : BEND_SPLIT)
+            || params->shape[1] != size
             || (params->shape[0] != 1 && params->shape[0] != n_clients) || sums->shape[0] != n_clients
             || sums->shape[1] != size + 2 || bends->shape[0] != n_clients || bends->shape[1] != n_bends(m.columns, s.bend)
             || (loop.weights && length(loop.weights) != length(loop.labels))
@@ -1276,6 +1408,41 @@ static PyObject *scaling_sums(PyObject *Py_UNUSED(self), PyObject *const *args, 
         if (fault)
             PyErr_SetString(PyExc_IndexError, fault);
     }
+    return finish(&arrays);
+}
+
+/* map_scaling(rows, matrix, params, out, proba)
+
+   Logits of vector or matrix scaling, or their softmax, of rows that need not be centred. params
+   as those of scaling_sums, with beta 1; out: dense, of the shape and type of rows. */
+static PyObject *map_scaling(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 5) < 0)
+        return NULL;
+    Scaling s = {.map = PyObject_IsTrue(args[1]) ? MAP_MATRIX : MAP_VECTOR, .beta = 1.0};
+    const int proba = PyObject_IsTrue(args[4]);
+    const Py_buffer *rows, *params, *to;
+    if (PyErr_Occurred() || !(rows = take(&arrays, args[0], "fd", 2, 0, "rows"))
+        || !(params = take(&arrays, args[2], "d", 2, DENSE, "params"))
+        || !(to = take(&arrays, args[3], "fd", 2, DENSE | PyBUF_WRITABLE, "out")))
+        return finish(&arrays);
+    const Matrix m = matrix_of(rows), out = matrix_of(to);
+    const Py_ssize_t lines = s.map == MAP_MATRIX ? m.columns + 1 : 2;
+    s.n = m.columns;
+    if (m.columns < 1 || m.rows != out.rows || m.columns != out.columns || m.single != out.single || params->shape[0] != lines || params->shape[1] != s.n)
+        PyErr_SetString(PyExc_IndexError, "arrays do not fit together");
+    else if (!start_scaling(&s))
+        PyErr_NoMemory();
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t j = 0; j < lines; j++)
+            memcpy(s.params + j * s.wide, (const double *)params->buf + j * s.n, s.n * sizeof(double));
+        for (Py_ssize_t i = 0; i < m.rows; i++)
+            level->map_scaling(&s, &m, m.data + i * m.down, proba, out.data + i * out.down);
+        Py_END_ALLOW_THREADS
+    }
+    free(s.memory);
     return finish(&arrays);
 }
 
@@ -1647,6 +1814,89 @@ static PyObject *join_lines(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     return finish(&arrays);
 }
 
+/* Makes room; 0 if there is none. */
+static int start_platt(Platt *s, const double *given)
+{
+    s->wide = (s->n + 7) / 8 * 8;
+    if (!(s->memory = calloc((PLATT_LINES + PLATT_SUMS + 5) * s->wide + 8, sizeof(double))))
+        return 0;
+    s->given = s->memory + (64 - (uintptr_t)s->memory % 64) / 8;
+    s->sums = s->given + PLATT_LINES * s->wide;
+    s->own = s->sums + PLATT_SUMS * s->wide;
+    s->place = s->own + 3 * s->wide;
+    s->odds = s->place + s->wide;
+    for (int k = 0; k < PLATT_LINES; k++)
+        memcpy(s->given + k * s->wide, given + k * s->n, s->n * sizeof(double));
+    return 1;
+}
+
+/* Returns what does not fit, or NULL. */
+static const char *add_platts(const Matrix *m, const Loop *loop, Platt *s, Py_ssize_t first, double *to)
+{
+    const Py_ssize_t n_clients = length(loop->offsets) - 1, n = length(loop->labels);
+    for (Py_ssize_t c = 0; c < n_clients; c++) {
+        const Py_ssize_t start = whole_number(loop->offsets, c), stop = whole_number(loop->offsets, c + 1);
+        if (start < 0 || stop > n || (!loop->order && stop > m->rows))
+            return "offsets are out of range";
+        memset(s->sums, 0, (PLATT_SUMS + 3) * s->wide * sizeof(double));
+        for (Py_ssize_t i = start; i < stop; i++) {
+            const Py_ssize_t row = loop->order ? whole_number(loop->order, i) : i, label = whole_number(loop->labels, i) - first;
+            if (row < 0 || row >= m->rows)
+                return "order is out of range";
+            if (label < -first || label >= m->columns)
+                return "a label is out of range";
+            level->add_platt(s, m, m->data + row * m->down, label, loop->weights ? real_number(loop->weights, i) : 1.0);
+        }
+        for (int k = 0; k < PLATT_SUMS; k++)
+            for (Py_ssize_t j = 0; j < s->n; j++)
+                *to++ += s->sums[k * s->wide + j] - (k < 3 ? s->own[k * s->wide + j] : 0.0);
+    }
+    return NULL;
+}
+
+/* platt_sums(scores, order, labels, offsets, weights, first, given, sums)
+
+   Label `first` + j is the class of score j. given (8, n): two factors of the scores, centre,
+   inverse of the width, slope, shift, target of other classes, and how much higher that of the
+   own class is. Loss, slopes (2) and curvature (3) are added to sums (n_clients, 6, n). */
+static PyObject *platt_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    if (expect(n_args, 8) < 0)
+        return NULL;
+    const Py_ssize_t first = PyLong_AsSsize_t(args[5]);
+    Platt s = {.memory = NULL};
+    Loop loop = {.step = 1};
+    const Py_buffer *given, *sums;
+    if (!PyErr_Occurred() && (loop.rows = take(&arrays, args[0], "fd", 2, 0, "scores"))
+        && (args[1] == Py_None || (loop.order = take(&arrays, args[1], INTEGERS, 1, 0, "order")))
+        && (loop.labels = take(&arrays, args[2], INTEGERS, 1, 0, "labels"))
+        && (loop.offsets = take(&arrays, args[3], INTEGERS, 1, 0, "offsets"))
+        && (args[4] == Py_None || (loop.weights = take(&arrays, args[4], "d", 1, 0, "weights")))
+        && (given = take(&arrays, args[6], "d", 2, DENSE, "given"))
+        && (sums = take(&arrays, args[7], "d", 3, DENSE | PyBUF_WRITABLE, "sums"))) {
+        const Matrix m = matrix_of(loop.rows);
+        const Py_ssize_t n = s.n = m.columns;
+        const char *fault = NULL;
+        if (length(loop.offsets) < 1 || n < 1 || first < 0 || first > 1 || given->shape[0] != PLATT_LINES || given->shape[1] != n
+            || sums->shape[0] != length(loop.offsets) - 1 || sums->shape[1] != PLATT_SUMS || sums->shape[2] != n
+            || (loop.weights && length(loop.weights) != length(loop.labels))
+            || (loop.order && length(loop.order) < length(loop.labels)))
+            fault = "arrays do not fit together";
+        else if (!start_platt(&s, given->buf))
+            PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            fault = add_platts(&m, &loop, &s, first, sums->buf);
+            Py_END_ALLOW_THREADS
+        }
+        free(s.memory);
+        if (fault)
+            PyErr_SetString(PyExc_IndexError, fault);
+    }
+    return finish(&arrays);
+}
+
 #include "_core_ids.h"
 
 static PyMethodDef METHODS[] = {
@@ -1662,6 +1912,8 @@ static PyMethodDef METHODS[] = {
     {"limb_sum", (PyCFunction)(void (*)(void))limb_sum, METH_FASTCALL, "Sum of rows in fixed point."},
     {"held_marks", (PyCFunction)(void (*)(void))held_marks, METH_FASTCALL, "Rows that are held back."},
     {"scores", (PyCFunction)(void (*)(void))scores, METH_FASTCALL, "Losses of rows."},
+    {"platt_sums", (PyCFunction)(void (*)(void))platt_sums, METH_FASTCALL, "Loss, slopes and curvature of sigmoids."},
+    {"map_scaling", (PyCFunction)(void (*)(void))map_scaling, METH_FASTCALL, "Logits or softmax of vector or matrix scaling."},
     {"scaling_sums", (PyCFunction)(void (*)(void))scaling_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {"bias_sums", (PyCFunction)(void (*)(void))bias_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {"valid_rows", (PyCFunction)(void (*)(void))valid_rows, METH_FASTCALL, "Whether rows are distributions."},

@@ -100,10 +100,12 @@ static const Level FN(level) = {
     FN(few_scores),
     FN(add_scaling),
     FN(flush_scaling),
+    FN(map_scaling),
     FN(add_bias),
     FN(flush_bias),
     {FN(valid_rows_d), FN(valid_rows_f)},
     {FN(squares_d), FN(squares_f)},
     {FN(top_labels_d), FN(top_labels_f)},
     {FN(add_rows_d), FN(add_rows_f)},
+    FN(add_platt),
 };

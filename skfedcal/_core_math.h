@@ -39,6 +39,20 @@ INLINE FN(vf) FN(max_f)(FN(vf) a, FN(vf) b)
 #endif
 }
 
+/* Smaller of two, a < b ? a : b: b where one of them is NaN. */
+INLINE FN(vd) FN(min_d)(FN(vd) a, FN(vd) b)
+{
+#if !defined(__x86_64__)
+    return FN(pick_d)((FN(vi))(a < b), a, b);
+#elif WIDTH == 16
+    return __builtin_ia32_minpd(a, b);
+#elif WIDTH == 32
+    return __builtin_ia32_minpd256(a, b);
+#else
+    return __builtin_ia32_minpd512_mask(a, b, a, -1, 4);
+#endif
+}
+
 /* 2^x for x up to 1023; exactly 0 below -1022.5, where results would be subnormal. NaN
    stays NaN. 2^x = 2^k 2^r, |r| <= 1/2; even and odd terms of the series apart. Adding
    1.5 2^52 rounds to a whole number and leaves it in the low bits, here with the bias of

@@ -1,5 +1,5 @@
-/* Loss, slopes and curvature of vector, matrix and bias-temperature scaling, for one level of
-   instructions.
+/* Loss, slopes and curvature of vector, matrix, order-preserving and bias-temperature scaling,
+   and of a sigmoid for each class, for one level of instructions.
 
    Included by _core_level.h. Rows are in double precision, padded to whole pieces of 64 bytes.
    Sums over the classes of a row are taken as in _core_rows.h, sums over rows one row after
@@ -50,10 +50,53 @@ static void FN(add_products)(int n, const double *left, Py_ssize_t n_left, Py_ss
     }
 }
 
+/* Curvature of order-preserving scaling in classes j, j + 1 and a vector of classes k, of the
+   rows that are kept; see OrderPreservingMap.kernels. */
+INLINE void FN(order_tile)(const Scaling *s, Py_ssize_t j, Py_ssize_t k)
+{
+    const Py_ssize_t wide = s->wide, step = s->right_size;
+    double *const out = s->products + j * step + k;
+    FN(vd) both[2], first[2], second[2], none[2];
+    for (int i = 0; i < 2; i++) {
+        both[i] = FN(get)(out + i * step);
+        first[i] = FN(get)(out + i * step + wide);
+        second[i] = FN(get)(out + (i + wide) * step);
+        none[i] = FN(get)(out + (i + wide) * step + wide);
+    }
+    for (const double *row = s->left, *end = row + s->kept * s->left_size; row < end; row += s->left_size) {
+        const FN(vd) above = FN(get)(row + k), rest = FN(get)(row + wide + k);
+        const FN(vd) lever = FN(get)(row + 3 * wide + k), x = FN(get)(row + 4 * wide + k);
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; i++) {
+            const double *const own = row + j + i;
+            FN(vd) kernel = FN(min_d)((FN(vd)){0} + own[0], above) * FN(min_d)((FN(vd)){0} + own[wide], rest);
+            kernel *= lever * own[2 * wide];
+            const FN(vd) turned = kernel * x;
+            none[i] += kernel;
+            first[i] += kernel * own[4 * wide];
+            second[i] += turned;
+            both[i] += turned * own[4 * wide];
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        FN(put)(out + i * step, both[i]);
+        FN(put)(out + i * step + wide, first[i]);
+        FN(put)(out + (i + wide) * step, second[i]);
+        FN(put)(out + (i + wide) * step + wide, none[i]);
+    }
+}
+
 /* Adds the products of the rows that are kept, which are then none. */
 static void FN(flush_scaling)(Scaling *s)
 {
     const Py_ssize_t n = s->n, wide = s->wide, right = s->right_size;
+    if (s->map == MAP_ORDER) {
+        for (Py_ssize_t j = 0; j < n && s->bend == BEND_PAIR; j += 2)
+            for (Py_ssize_t k = j & ~(Py_ssize_t)7; k < wide; k += LANES)
+                FN(order_tile)(s, j, k);
+        s->kept = 0;
+        return;
+    }
     if (s->matrix)
         FN(add_products)(s->kept, s->rows, n, wide, s->residuals, wide, wide, s->slopes, wide, 0);
     if (s->bend == BEND_FULL)
@@ -69,9 +112,9 @@ static void FN(flush_scaling)(Scaling *s)
     s->kept = 0;
 }
 
-/* The row as doubles, centred over the classes that are not masked and times beta; masked
-   entries are 0 in x and in keep. */
-INLINE void FN(canonical)(Scaling *s, const Matrix *m, const char *row)
+/* The row as doubles, distances from its top; masked entries are 0 in x and in keep. Returns the
+   mean of the others. */
+INLINE double FN(fall)(Scaling *s, const Matrix *m, const char *row)
 {
     double *const x = s->x;
     if (m->single && m->across == 4)
@@ -92,12 +135,21 @@ INLINE void FN(canonical)(Scaling *s, const Matrix *m, const char *row)
             const FN(vd) below = FN(get)(x + at + p * LANES) - top;
             const FN(vi) keep = ~(FN(vi))(below < -MAX_SPAN); /* NaN stays */
             const FN(vd) kept = FN(where)(keep, below);
+            if (s->map == MAP_ORDER)
+                FN(put)(s->below + at + p * LANES, kept);
             memcpy(s->keep + at + p * LANES, &keep, sizeof keep);
             FN(put)(x + at + p * LANES, kept);
             sums[p] += kept;
             counts[p] += FN(where)(keep, (FN(vd)){0} + 1.0);
         }
-    const double mean = FN(across_d)(sums) / FN(across_d)(counts);
+    return FN(across_d)(sums) / FN(across_d)(counts);
+}
+
+/* The row centred over the classes that are not masked and times beta. */
+INLINE void FN(canonical)(Scaling *s, const Matrix *m, const char *row)
+{
+    double *const x = s->x;
+    const double mean = FN(fall)(s, m, row);
     for (Py_ssize_t at = 0; at < s->wide; at += LANES) {
         FN(vi) keep;
         memcpy(&keep, s->keep + at, sizeof keep);
@@ -138,6 +190,67 @@ INLINE void FN(map_row)(Scaling *s)
         FN(vi) keep;
         memcpy(&keep, s->keep + at, sizeof keep);
         FN(put)(s->p + at, FN(pick_d)(keep, FN(get)(s->p + at), none));
+    }
+}
+
+/* Logits of a row, centred and mapped in one pass if the map is a vector; returns the largest. */
+INLINE double FN(map_one)(Scaling *s, const Matrix *m, const char *row)
+{
+    const Py_ssize_t wide = s->wide;
+    if (s->matrix) {
+        FN(canonical)(s, m, row);
+        FN(map_row)(s);
+        return FN(peak_d)(wide - 8, 0, (const char *)s->p, s->p + wide - 8);
+    }
+    const double mean = FN(fall)(s, m, row), *const scale = s->params, *const bias = scale + wide;
+    const FN(vd) none = (FN(vd)){0} - INFINITY;
+    FN(vd) best = none;
+    for (Py_ssize_t at = 0; at < wide; at += LANES) {
+        FN(vi) keep;
+        memcpy(&keep, s->keep + at, sizeof keep);
+        const FN(vd) x = FN(where)(keep, (FN(get)(s->x + at) - mean) * s->beta);
+        const FN(vd) logit = FN(pick_d)(keep, FN(get)(scale + at) * x + FN(get)(bias + at), none);
+        FN(put)(s->p + at, logit);
+        best = FN(max_d)(logit, best);
+    }
+    double all[LANES], top;
+    memcpy(all, &best, sizeof all);
+    top = all[0];
+    for (int l = 1; l < LANES; l++)
+        top = all[l] > top ? all[l] : top;
+    return top;
+}
+
+/* Writes logits of a row, or their softmax, in its own precision. */
+static void FN(map_scaling)(Scaling *s, const Matrix *m, const char *row, int proba, char *to)
+{
+    const Py_ssize_t n = s->n, wide = s->wide;
+    const double top = FN(map_one)(s, m, row);
+    double factor = 1.0;
+    if (proba) {
+        FN(vd) totals[PARTS] = {{0}};
+        for (Py_ssize_t at = 0; at < wide; at += 8)
+            for (int p = 0; p < PARTS; p++) {
+                const FN(vd) share = FN(exp_d)(FN(get)(s->p + at + p * LANES) - top);
+                FN(put)(s->p + at + p * LANES, share);
+                totals[p] += share;
+            }
+        factor = 1.0 / FN(across_d)(totals);
+    }
+    for (Py_ssize_t at = 0; at < n; at += LANES) {
+        const FN(vd) value = FN(get)(s->p + at) * factor;
+        const size_t few = n - at < LANES ? n - at : LANES;
+        if (m->single) {
+            const FN(vh) half = __builtin_convertvector(value, FN(vh));
+            if (few == LANES)
+                memcpy(to + at * 4, &half, sizeof half);
+            else
+                memcpy(to + at * 4, &half, few * 4);
+        }
+        else if (few == LANES)
+            memcpy(to + at * 8, &value, sizeof value);
+        else
+            memcpy(to + at * 8, &value, few * 8);
     }
 }
 
@@ -190,6 +303,83 @@ INLINE void FN(bend_row)(Scaling *s, double weight)
     }
 }
 
+/* Slopes of order-preserving scaling by class, and their derivatives. */
+INLINE void FN(soften)(Scaling *s)
+{
+    const double *const params = s->params, *const bias = params + s->wide;
+    const FN(vd) zero = {0}, one = zero + 1.0;
+    for (Py_ssize_t at = 0; at < s->wide; at += LANES) {
+        const FN(vd) inner = FN(get)(params + at) * FN(get)(s->x + at) + FN(get)(bias + at);
+        const FN(vd) share = FN(exp_d)(FN(min_d)(-inner, inner));
+        const FN(vd) soft = FN(max_d)(zero, inner) + FN(log1p_d)(share);
+        FN(put)(s->soft + at, FN(max_d)(zero + SMALLEST_SLOPE, soft));
+        const FN(vd) change = FN(pick_d)((FN(vi))(inner > zero), one, share) / (one + share);
+        FN(put)(s->change + at, FN(where)(~(FN(vi))(inner < FLOORED), change));
+        FN(put)(s->gaps + at, zero);
+        FN(put)(s->p + at, zero - INFINITY);
+    }
+}
+
+/* As add_scaling, of order-preserving scaling. */
+static void FN(add_order)(Scaling *s, Py_ssize_t label, double weight, double *sums)
+{
+    const Py_ssize_t wide = s->wide, m = sort_down(s->n, s->below, s->keep, s->order, s->sorting);
+    const int64_t *const order = s->order;
+    FN(soften)(s);
+    double logit = s->x[label] * 0.0; /* NaN in a row with no finite mean */
+    for (Py_ssize_t i = 0; i < m; i++) {
+        const int64_t j = order[i];
+        const double gap = i + 1 < m ? (s->below[j] - s->below[order[i + 1]]) * s->beta : 0.0;
+        s->p[j] = logit;
+        s->gaps[j] = gap;
+        logit -= s->soft[j] * gap;
+    }
+    const double own = s->p[label];
+    FN(vd) totals[PARTS] = {{0}};
+    for (Py_ssize_t at = 0; at < wide; at += 8)
+        for (int p = 0; p < PARTS; p++) {
+            const FN(vd) share = FN(exp_d)(FN(get)(s->p + at + p * LANES));
+            FN(put)(s->p + at + p * LANES, share);
+            totals[p] += share;
+        }
+    const double total = FN(across_d)(totals), inverse = 1.0 / total;
+    sums[0] += weight;
+    sums[1] += (FN(log_d)((FN(vd)){0} + total)[0] - own) * weight;
+    /* soft becomes the chance of a class at or above this one, p what moves the loss. */
+    double above = 0.0, passed = 0.0;
+    for (Py_ssize_t i = 0; i < m; i++) {
+        const int64_t j = order[i];
+        above += s->p[j] * inverse;
+        passed = j == label ? 1.0 : passed;
+        s->p[j] = above - passed;
+        s->soft[j] = above > 1.0 ? 1.0 : above;
+    }
+    double *const kept = s->left + s->kept * s->left_size;
+    for (Py_ssize_t at = 0; at < wide; at += LANES) {
+        const FN(vd) x = FN(get)(s->x + at), lever = FN(get)(s->gaps + at) * FN(get)(s->change + at);
+        const FN(vd) heavy = lever * weight, pull = FN(get)(s->p + at) * heavy;
+        FN(put)(s->slopes + at, FN(get)(s->slopes + at) + pull * x);
+        FN(put)(s->slopes + wide + at, FN(get)(s->slopes + wide + at) + pull);
+        if (!s->bend)
+            continue;
+        const FN(vd) upto = FN(get)(s->soft + at), rest = 1.0 - upto;
+        if (s->bend == BEND_CLASS) {
+            const FN(vd) bend = upto * rest * lever * heavy;
+            FN(put)(s->own + at, FN(get)(s->own + at) + bend * x * x);
+            FN(put)(s->own + wide + at, FN(get)(s->own + wide + at) + bend * x);
+            FN(put)(s->own + 2 * wide + at, FN(get)(s->own + 2 * wide + at) + bend);
+            continue;
+        }
+        FN(put)(kept + at, upto);
+        FN(put)(kept + wide + at, rest);
+        FN(put)(kept + 2 * wide + at, heavy);
+        FN(put)(kept + 3 * wide + at, lever);
+        FN(put)(kept + 4 * wide + at, x);
+    }
+    if (s->bend == BEND_PAIR && ++s->kept == KEPT_ROWS)
+        FN(flush_scaling)(s);
+}
+
 /* Adds a row to the sums of its client: weight and loss to `sums`, the rest to `s`. */
 static void FN(add_scaling)(Scaling *s, const Matrix *m, const char *row, Py_ssize_t label, double weight, double *sums)
 {
@@ -198,6 +388,10 @@ static void FN(add_scaling)(Scaling *s, const Matrix *m, const char *row, Py_ssi
     /* A row whose own class is masked has no finite loss and does not count. */
     if (!s->keep[label] || !(weight > 0))
         return;
+    if (s->map == MAP_ORDER) {
+        FN(add_order)(s, label, weight, sums);
+        return;
+    }
     FN(map_row)(s);
     const double own = s->p[label], top = FN(peak_d)(wide - 8, 0, (const char *)s->p, s->p + wide - 8);
     FN(vd) totals[PARTS] = {{0}};
@@ -294,6 +488,39 @@ static void FN(add_bias)(Bias *s, const Matrix *m, const char *row, Py_ssize_t l
     s->head[3] += FN(across_d)(bends) * weight;
     if (s->full && ++s->kept == KEPT_ROWS)
         FN(flush_bias)(s);
+}
+
+/* Adds a row to the sums of its client, see methods/class_scores/rounds.py; `label` is the score
+   of its class, or -1. */
+static void FN(add_platt)(Platt *s, const Matrix *m, const char *row, Py_ssize_t label, double weight)
+{
+    const Py_ssize_t wide = s->wide;
+    const double *const given = s->given;
+    const FN(vd) zero = {0}, one = zero + 1.0;
+    for (Py_ssize_t j = 0; j < s->n; j++)
+        s->odds[j] = m->single ? (double)*(const float *)(row + j * m->across) : *(const double *)(row + j * m->across);
+    for (Py_ssize_t at = 0; at < wide; at += LANES) {
+        FN(vd) x = FN(get)(s->odds + at) * FN(get)(given + FIRST_FACTOR * wide + at) * FN(get)(given + SECOND_FACTOR * wide + at);
+        x = FN(min_d)(one, FN(max_d)(-one, x));
+        const FN(vd) place = (x - FN(get)(given + CENTRE * wide + at)) * FN(get)(given + INVERSE_WIDTH * wide + at);
+        const FN(vd) odds = FN(get)(given + SLOPE * wide + at) * place + FN(get)(given + SHIFT * wide + at);
+        const FN(vd) target = FN(get)(given + TARGET * wide + at);
+        const FN(vd) share = FN(exp_d)(FN(min_d)(-odds, odds)), inverse = one / (one + share);
+        const FN(vd) proba = FN(pick_d)((FN(vi))(odds > zero), one, share) * inverse;
+        const FN(vd) loss = (FN(max_d)(zero, odds) + FN(log1p_d)(share)) - target * odds;
+        const FN(vd) residual = (proba - target) * weight, bend = share * inverse * inverse * weight, cross = bend * place;
+        const FN(vd) parts[PLATT_SUMS] = {loss * weight, residual * place, residual, cross * place, cross, bend};
+        for (int k = 0; k < PLATT_SUMS; k++)
+            FN(put)(s->sums + k * wide + at, FN(get)(s->sums + k * wide + at) + parts[k]);
+        FN(put)(s->place + at, place);
+        FN(put)(s->odds + at, odds);
+    }
+    if (label < 0)
+        return;
+    const double more = given[MORE_TARGET * wide + label] * weight;
+    s->own[label] += more * s->odds[label];
+    s->own[wide + label] += more * s->place[label];
+    s->own[2 * wide + label] += more;
 }
 
 #undef LANES

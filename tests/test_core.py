@@ -6,6 +6,8 @@ Tests of bits run where the core was built; its numpy form is tested on every ma
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ from scipy import special
 from skfedcal import (
     FedBBQCalibrator,
     FedBinCalibrator,
+    FedMatrixCalibrator,
     FedTempCalibrator,
+    FedVectorCalibrator,
     _compiled,
     _numerics,
     make_federation,
@@ -23,8 +27,16 @@ from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import BlockSpec
 from skfedcal.methods.bias_temperature.rounds import BiasTemperatureNewton
 from skfedcal.methods.buckets import ClassBins
+from skfedcal.methods.class_scores.rounds import SigmoidNewton, n_scores_of
+from skfedcal.methods.graph import ArrayValue
 from skfedcal.methods.own_rows import split_rows
-from skfedcal.methods.scaling.families import MatrixMap, VectorMap
+from skfedcal.methods.scaling.families import (
+    MatrixMap,
+    OrderPreservingMap,
+    VectorMap,
+    labelled,
+    loss_and_slopes,
+)
 from skfedcal.methods.scaling.rounds import (
     ClassCurvature,
     FullCurvature,
@@ -32,6 +44,8 @@ from skfedcal.methods.scaling.rounds import (
     PooledFit,
     SplitCurvature,
 )
+from skfedcal.methods.scaling.rounds import matrix as matrix_map
+from skfedcal.methods.scaling.rounds import vector as vector_map
 from skfedcal.methods.temperature.moments import derivative_sums
 from skfedcal.metrics import (
     binning,
@@ -202,6 +216,7 @@ BENT = [
     for family, curvatures in (
         (VectorMap(), (PairCurvature(), ClassCurvature())),
         (MatrixMap(), (FullCurvature(), SplitCurvature())),
+        (OrderPreservingMap(), (PairCurvature(), ClassCurvature())),
     )
     for curvature in curvatures
 ]
@@ -251,9 +266,11 @@ def test_scaling_has_the_same_bits_at_every_level_and_the_sums_of_numpy(
     exact = scaled_answer(monkeypatch, clients, family, curvature)
     assert exact.keys() == found[0].keys()
     for name, value in exact.items():
-        # p - p^2 is a small difference where p is near 1.
+        # p - p^2 is a small difference where p is near 1; with gaps it is multiplied by
+        # the square of a distance, which differs between rows.
         size = np.abs(value).max(initial=1e-300)
-        np.testing.assert_allclose(found[0][name] / size, value / size, atol=1e-13)
+        atol = 1e-12 if family.ranked else 1e-13
+        np.testing.assert_allclose(found[0][name] / size, value / size, atol=atol)
 
 
 @needs_core
@@ -276,6 +293,31 @@ def test_scaling_sums_depend_on_the_rows_of_the_client_only(
         answer = scaled_answer(monkeypatch, alone, family, curvature)
         for name in whole:
             assert answer[name].tobytes() == whole[name][i].tobytes()
+
+
+@needs_core
+@pytest.mark.parametrize("spread", [1e-15, 1e-9, 1e-4, 1.0])
+@pytest.mark.parametrize("n_columns", [20, 25, 300, 70_000])
+def test_order_preserving_sums_sort_entries_however_near(n_columns, spread):
+    # From the smallest to the largest, far below the top, some tied, some masked:
+    # insertion alone would take n^2 / 4 moves a row.
+    family = OrderPreservingMap()
+    rows = -20 + np.linspace(-spread, spread, n_columns)[None].repeat(2, axis=0)
+    rows[:, 7:12] = rows[:, 7:8]
+    rows[:, 3], rows[1, 15] = 0, -np.inf
+    rows[1, ::2] = rows[1, ::2][::-1]
+    clients = dataset(rows, np.array([2, 4]), [1, 1])
+    params = family.start(n_columns)
+    params += np.random.default_rng(0).normal(size=params.shape) / 10
+    found, none = np.zeros((2, 2 + len(params))), np.zeros((2, 0))
+    assert _compiled.scaling_sums(clients, "order", 2.0, params, "none", found, none)
+    data = labelled(next(clients.blocks(1 << 30)), 2.0, ranked=True)
+    exact = loss_and_slopes(family, params, data)[0]
+    # An entry at a wrong place gets the gap of another.
+    size = np.abs(exact).max(axis=1, keepdims=True)
+    np.testing.assert_allclose(found[:, 1:] / size, exact / size, atol=1e-12)
+    moved = np.abs(exact / size) > 1e-12
+    np.testing.assert_allclose(found[:, 1:][moved], exact[moved], rtol=1e-2)
 
 
 @over_bent
@@ -380,6 +422,186 @@ def test_scaling_refuses_arrays_that_do_not_fit():
             _compiled.core.scaling_sums(
                 *[other if i == place else arg for i, arg in enumerate(good)]
             )
+
+
+def mapped_rows(rows, matrix, out=None, *, proba=True):
+    """Rows through a vector or a matrix beside the identity."""
+    n = rows.shape[1]
+    rng = np.random.default_rng(n)
+    move = rng.normal(size=(n + 1 if matrix else 2, n)) / n
+    start = np.concatenate([np.eye(n) if matrix else np.ones((1, n)), np.zeros((1, n))])
+    out = np.empty(rows.shape, rows.dtype) if out is None else out
+    assert _compiled.map_scaling(rows, matrix, start + move, out, proba=proba)
+    return out, start + move
+
+
+@needs_core
+@pytest.mark.usefixtures("best_level")
+@pytest.mark.parametrize("matrix", [False, True], ids=["vector", "matrix"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", [1, 2, 3, 7, 8, 9, 15, 16, 17, 100])
+def test_mapped_rows_have_the_same_bits_at_every_level_and_are_those_of_the_graph(
+    n_columns, dtype, matrix
+):
+    rows, _ = hard_rows(57, n_columns, dtype)
+    rows[np.isneginf(rows).all(axis=1), 0] = 0
+    for proba in (False, True):
+        found = []
+        for level in _compiled.levels():
+            _compiled.core.use(level)
+            found.append(mapped_rows(rows, matrix, proba=proba)[0])
+        assert all(other.tobytes() == found[0].tobytes() for other in found)
+        assert found[0].dtype == dtype
+        for other in (np.asfortranarray(rows), np.repeat(rows, 2, axis=1)[:, ::2]):
+            again, lines = mapped_rows(other, matrix, proba=proba)
+            assert again.tobytes() == found[0].tobytes()
+        own = rows.copy()
+        mapped_rows(own, matrix, own, proba=proba)  # in place
+        assert own.tobytes() == found[0].tobytes()
+        alone = [
+            mapped_rows(rows[i : i + 1], matrix, proba=proba)[0] for i in range(57)
+        ]
+        assert np.concatenate(alone).tobytes() == found[0].tobytes()
+        centred = ArrayValue(_numerics.center(rows.astype(np.float64)))
+        if matrix:
+            cal = SimpleNamespace(matrix_=lines[:-1].T, bias_=lines[-1])
+        else:
+            cal = SimpleNamespace(scale_=lines[0], bias_=lines[1])
+        with np.errstate(invalid="ignore", over="ignore"):
+            formula = matrix_map if matrix else vector_map
+            exact = formula(cal, centred).array
+        if proba:
+            exact = special.softmax(exact, axis=1)
+        # The map of matrices is a sum of products of up to 1e6 each.
+        rtol = 50 * np.finfo(dtype).eps
+        np.testing.assert_allclose(found[0], exact, rtol=rtol, atol=1e-8)
+
+
+@needs_core
+def test_mapping_refuses_arrays_that_do_not_fit():
+    rows = np.zeros((4, 3))
+    good = [rows, False, np.ones((2, 3)), np.zeros((4, 3)), True]
+    _compiled.core.map_scaling(*good)
+    for place, other in (
+        (1, True),
+        (2, np.ones((2, 4))),
+        (2, np.ones((3, 3))),
+        (3, np.zeros((3, 3))),
+        (3, np.zeros((4, 2))),
+        (3, np.zeros((4, 3), np.float32)),
+    ):
+        with pytest.raises(IndexError, match="fit together"):
+            _compiled.core.map_scaling(*good[:place], other, *good[place + 1 :])
+
+
+@pytest.mark.parametrize("kind", [FedVectorCalibrator, FedMatrixCalibrator])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_predictions_by_the_core_are_those_of_numpy(monkeypatch, kind, dtype):
+    fed = make_federation(20, n_classes=5, class_bias=0.5, random_state=0)
+    rows = fed.test_logits[:300].astype(dtype)
+    rows[3, 2] = -np.inf
+    # Columns in another order than the classes.
+    cal = kind(classes=[1, 0, 2, 4, 3]).fit(fed.clients)
+    found = [cal.predict_proba(rows), cal.decision_function(rows)]
+    monkeypatch.setattr(_compiled, "core", None)
+    exact = [cal.predict_proba(rows), cal.decision_function(rows)]
+    for one, other in zip(found, exact, strict=True):
+        assert one.dtype == other.dtype == dtype
+        np.testing.assert_allclose(one, other, rtol=30 * np.finfo(dtype).eps, atol=1e-6)
+
+
+def sigmoid_answer(clients, input_type, power=None):
+    """Derivatives at a point beside the start, of scores of any unit."""
+    size = n_scores_of(clients.n_classes)
+    rng = np.random.default_rng(size)
+    broadcast = {
+        "stage": np.asarray(2),
+        "scale": np.stack(
+            [
+                np.full(size, 8.0) if power is None else power,
+                rng.normal(size=size) / 10,
+                rng.uniform(0.01, 1, size),
+            ]
+        ),
+        "weight": rng.uniform(0, 50, (2, size)),
+        "point": 3 * rng.normal(size=(2, size)),
+    }
+    return SigmoidNewton(input_type).query(broadcast, clients)["sums"]
+
+
+@needs_core
+@pytest.mark.usefixtures("best_level")
+@pytest.mark.parametrize("input_type", ["logits", "log_proba"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", [1, 2, 3, 7, 8, 9, 16, 17, 130])
+def test_sums_of_sigmoids_have_the_same_bits_at_every_level_and_are_those_of_numpy(
+    monkeypatch, n_columns, dtype, input_type
+):
+    rows, labels = hard_rows(203, n_columns, dtype)
+    weights = np.random.default_rng(0).random(203)
+    weights[::9] = 0
+    if n_columns == 1:  # one column of two classes
+        labels = np.arange(203) % 2
+        clients = dataset(rows, labels, SIZES, weights)
+        clients = replace(clients, n_classes=2)
+    else:
+        clients = dataset(rows, labels, SIZES, weights)
+    found = []
+    for level in _compiled.levels():
+        _compiled.core.use(level)
+        found.append(sigmoid_answer(clients, input_type))
+    assert all(other.tobytes() == found[0].tobytes() for other in found)
+    mirror = np.arange(203)[::-1]
+    turned = replace(clients, rows=np.asfortranarray(rows[::-1]), order=mirror)
+    assert sigmoid_answer(turned, input_type).tobytes() == found[0].tobytes()
+    for i in range(len(SIZES)):
+        alone = sigmoid_answer(clients.slice(i, i + 1), input_type)
+        assert alone.tobytes() == found[0][i].tobytes()
+    monkeypatch.setattr(_compiled, "core", None)
+    exact = sigmoid_answer(clients, input_type)
+    size = np.abs(exact).max(axis=0) + 1e-300
+    np.testing.assert_allclose(found[0] / size, exact / size, atol=1e-12)
+
+
+@pytest.mark.parametrize("power", [-1072.0, -8.0, 1024.0])
+def test_sums_of_sigmoids_have_no_unit(either, power):
+    rows = np.random.default_rng(0).normal(size=(90, 3)) / 10
+    labels = np.arange(90) % 3
+    even, fine = np.zeros(3), np.full(3, power)
+    with np.errstate(over="ignore"):
+        scaled = np.ldexp(rows, int(power))
+    if power < -1000:  # what was cut off by scaling is cut off in both
+        rows = np.ldexp(scaled, -int(power))
+    one = sigmoid_answer(dataset(rows, labels, [90]), "logits", even)
+    other = sigmoid_answer(dataset(scaled, labels, [90]), "logits", fine)
+    assert np.isfinite(one).all()
+    np.testing.assert_allclose(other, one, rtol=1e-12)
+
+
+@needs_core
+def test_sums_of_sigmoids_refuse_arrays_that_do_not_fit():
+    scores, labels, offsets = np.zeros((4, 3)), np.zeros(4, int), np.array([0, 4])
+    good = [scores, None, labels, offsets, None, 0, np.ones((8, 3))]
+    good += [np.zeros((1, 6, 3))]
+    _compiled.core.platt_sums(*good)
+    for place, other in (
+        (1, np.arange(3)),
+        (1, np.array([0, 1, 2, 4])),
+        (2, np.array([0, 0, 0, 3])),
+        (2, np.array([0, 0, 0, -1])),
+        (3, np.array([0, 5])),
+        (3, np.array([-1, 4])),
+        (3, np.empty(0, int)),
+        (4, np.ones(3)),
+        (5, 2),
+        (5, -1),
+        (6, np.ones((7, 3))),
+        (6, np.ones((8, 2))),
+        (7, np.zeros((1, 5, 3))),
+        (7, np.zeros((2, 6, 3))),
+    ):
+        with pytest.raises(IndexError, match=r"fit together|out of range"):
+            _compiled.core.platt_sums(*good[:place], other, *good[place + 1 :])
 
 
 @pytest.mark.parametrize("n_columns", [2, 3, 10, 49, 130])

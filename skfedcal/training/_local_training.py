@@ -296,7 +296,8 @@ class LocalSGD:
             with self._seeded(network, part.names):
                 if stop - first == 1:
                     added = None if added is None else added[0]
-                    ends.append(self._one(value, start, part, own.part(0), added)[None])
+                    given = part, own.part(0), added
+                    ends.append(self._one(objective, network, start, *given)[None])
                 else:
                     ends.append(self._many(value, start, part, own, added))
         return torch.cat(ends) if ends else start.new_zeros((0, len(start)))
@@ -320,22 +321,32 @@ class LocalSGD:
         return flat
 
     def _one(
-        self, value: Any, start: Tensor, data: Batches, ctx: Context, shift: Any
+        self,
+        objective: Objective,
+        network: Network,
+        start: Tensor,
+        data: Batches,
+        ctx: Context,
+        shift: Any,
     ) -> Tensor:
         """Train a single client, without padding."""
         torch = import_torch()
-        flat = start.clone().requires_grad_()
+        flat = start.clone()
         state = self._new_state(start)
         first, last = int(data.first[0]), int(data.first[0] + data.n_steps[0])
         sizes = data.mask[first:last].sum(dim=1).long().tolist()
-        for step, size in enumerate(sizes):
-            batch = data.take((first + step, slice(size)))
-            (gradient,) = torch.autograd.grad(value(flat, *batch, ctx), flat)
-            if shift is not None:
-                gradient = gradient + shift
-            with torch.no_grad():
+        with network.bound(flat) as params:
+            leaves = list(params.values())
+            for step, size in enumerate(sizes):
+                batch = data.take((first + step, slice(size)))
+                value = objective.value_at(network, params, *batch, ctx)
+                # Zeros for what the batch did not use.
+                parts = torch.autograd.grad(value, leaves, materialize_grads=True)
+                gradient = torch.cat([part.reshape(-1) for part in parts])
+                if shift is not None:
+                    gradient = gradient + shift
                 self._step(flat, gradient, state, step + 1)
-        return flat.detach()
+        return flat
 
     def _new_state(self, flat: Tensor) -> list[Tensor]:
         """State of the optimiser at the start of a round."""

@@ -153,7 +153,18 @@ class Objective:
         ctx: Context,
     ) -> Tensor:
         """Return the objective at the parameters `flat`."""
-        params = network.unflatten(flat)
+        return self.value_at(network, network.unflatten(flat), x, y, mask, ctx)
+
+    def value_at(
+        self,
+        network: Network,
+        params: Params,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        ctx: Context,
+    ) -> Tensor:
+        """Return the objective at parameters by name."""
         if not self.penalties:
             return self.loss(network.logits(params, x), y, mask, ctx)
         if network.head is None and not self._reads_features:

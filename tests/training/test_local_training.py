@@ -159,6 +159,53 @@ def test_flat_parameters_there_and_back(name):
     assert not other.training
 
 
+class Odd(nn.Module):
+    """A weight that two layers share, one that is not used, one that stays."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.idle, self.still = nn.Linear(2, 2), nn.Linear(4, 4)
+        self.still.requires_grad_(False)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.still(self.first(x))))
+
+
+def test_steps_on_the_module_are_those_with_swapped_parameters():
+    torch.manual_seed(0)
+    network = Network(Odd())
+    before = {n: p.detach().clone() for n, p in network.module.named_parameters()}
+    flat = torch.randn(network.n_params)
+    x, y = torch.randn(7, 4), torch.arange(7) % 4
+
+    def slopes(params, leaves):
+        loss = nn.functional.cross_entropy(network.logits(params, x), y)
+        parts = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        return loss.detach(), torch.cat([part.reshape(-1) for part in parts])
+
+    swapped = flat.clone().requires_grad_()
+    wanted = slopes(network.unflatten(swapped), [swapped])
+    with network.bound(flat) as params:
+        found = slopes(params, list(params.values()))
+        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+        flat -= 0.1 * found[1]  # moves the parameters of the module
+        moved = slopes(params, list(params.values()))
+        # Others may still be asked about, as penalties do.
+        other = network.logits(network.unflatten(swapped), x)
+        assert torch.equal(nn.functional.cross_entropy(other, y), wanted[0])
+    swapped = flat.clone().requires_grad_()
+    wanted = slopes(network.unflatten(swapped), [swapped])
+    assert all(torch.equal(a, b) for a, b in zip(moved, wanted, strict=True))
+    assert not torch.equal(moved[0], found[0])
+    for name, param in network.module.named_parameters():
+        assert torch.equal(param, before[name])
+    with pytest.raises(KeyError), network.bound(flat):
+        raise KeyError
+    assert torch.equal(network.module.first.bias, before["first.bias"])
+
+
 def test_frozen_parameters_stay_out():
     module = mlp()
     module[0].requires_grad_(False)

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from skfedcal import _compiled
 from skfedcal.clients.dataset import Block, FederatedDataset
 from skfedcal.contract import (
     Array,
@@ -29,6 +30,9 @@ from skfedcal.methods.own_rows import packed
 
 # Cells of binary exponents of scores, each of this many powers of two.
 _POWERS, _POWER_WIDTH, _LEAST_POWER = 264, 8, -1080
+
+# Entries per block: arrays of work should stay in the cache.
+_CELLS = 1 << 14
 
 # A Newton step this short, in deviations of the score, is the last one: the error left
 # is of the order of its square.
@@ -167,7 +171,9 @@ class SigmoidNewton:
         size, stage = broadcast["point"].shape[1], int(broadcast["stage"])
         shapes = self.spec(broadcast)
         out = {name: np.zeros((len(clients), *b.shape)) for name, b in shapes.items()}
-        for block in clients.blocks():
+        if stage == 2 and self._in_core(broadcast, clients, out["sums"]):
+            return out
+        for block in clients.blocks(_CELLS):
             scores = class_scores(block.rows, self.input_type, clients.n_classes)
             own = class_labels(block.labels, clients.n_classes)
             if stage == 0:
@@ -177,7 +183,8 @@ class SigmoidNewton:
                 continue
             power, centre, width = broadcast["scale"]
             # Finite scores are below 1 in size by the choice of the power; -inf is -1.
-            scaled = np.clip(np.ldexp(scores, -power.astype(int)).T, -1.0, 1.0)
+            scaled = np.ldexp(scores.T, -power.astype(int)[:, None], order="C")
+            np.clip(scaled, -1.0, 1.0, out=scaled)
             if stage == 1:
                 values = np.stack([scaled, scaled * scaled])
             else:
@@ -187,6 +194,33 @@ class SigmoidNewton:
         if stage == 0:
             out["powers"] = out["powers"].astype(np.int64)
         return out
+
+    def _in_core(
+        self, broadcast: Arrays, clients: FederatedDataset, sums: Array
+    ) -> bool:
+        """Add derivatives to `sums` by the compiled core; False if it cannot."""
+        if _compiled.core is None:
+            return False
+        power, centre, width = broadcast["scale"]
+        half = -(power.astype(int) // 2)
+        factors = np.ldexp(1.0, half), np.ldexp(1.0, -power.astype(int) - half)
+        negative, positive = broadcast["weight"]
+        target, own = 1 / (negative + 2), (positive + 1) / (positive + 2)
+        lines = [*factors, centre, 1 / width, *broadcast["point"], target, own - target]
+        given, n_classes = np.stack(lines), clients.n_classes
+        first = 1 if n_classes == 2 else 0
+        rows = clients.rows
+        if self.input_type != "log_proba" and rows.shape[1] == n_classes > 2:
+            # The columns are the scores.
+            where = clients.order, clients.labels, clients.offsets, clients.weights
+            return _compiled.platt_sums(rows, *where, first, given, sums)
+        for block in clients.blocks():
+            scores = class_scores(block.rows, self.input_type, n_classes)
+            where = None, block.labels, block.offsets, block.weights
+            part = sums[block.clients]
+            if not _compiled.platt_sums(scores, *where, first, given, part):
+                return False
+        return True
 
     def update(self, state: SigmoidState, total: Sums, n_clients: int) -> SigmoidState:
         if state.stage == 0:

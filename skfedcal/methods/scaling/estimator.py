@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from skfedcal import _compiled, _numerics
 from skfedcal._docs import SharedDocs, documented
 from skfedcal._params import as_number
 from skfedcal._sklearn_compat import Interval, StrOptions
@@ -23,7 +24,7 @@ from skfedcal.methods.scaling.families import (
 from skfedcal.methods.scaling.rounds import LocalAverage, PooledFit
 
 if TYPE_CHECKING:
-    from skfedcal._typing import ArrayLike, InputType, Seed
+    from skfedcal._typing import ArrayLike, InputType, Rows, Seed
     from skfedcal.contract import Array, FederatedAlgorithm
     from skfedcal.federation.runner import FederatedRunner
     from skfedcal.methods.base import FitSetting
@@ -143,6 +144,29 @@ class ScalingCalibrator(BaseCalibrator):
     @abstractmethod
     def _name_params(self, params: Array, beta: float) -> None:
         """Fitted attributes from parameters that act on rows times `beta`."""
+
+    def _lines(self) -> Array | None:
+        """Rows of parameters of a map that the compiled core has, the bias last."""
+        return None
+
+    def _calibrate(self, logits: Array) -> Array:
+        lines = self._lines()
+        if lines is not None and logits.shape[1] > 1:
+            out = np.empty_like(logits, order="C")
+            if _compiled.map_scaling(logits, len(lines) > 2, lines, out, proba=False):
+                return out
+        return super()._calibrate(logits)
+
+    def _direct_proba(self, X: Rows) -> Array | None:
+        lines = self._lines()
+        if lines is None or _compiled.core is None or not self._map_is_used:
+            return None
+        logits = self._input_logits(X)
+        out = np.empty_like(logits, order="C")
+        matrix = len(lines) > 2
+        if not _compiled.map_scaling(logits, matrix, lines, out, proba=True):
+            out = _numerics.softmax(self._calibrate(_numerics.center(logits)))
+        return self._in_order(out)
 
     def _make_algorithm(self, setting: FitSetting) -> FederatedAlgorithm[Any]:
         if setting.unit == "example":
@@ -310,6 +334,9 @@ class FedVectorCalibrator(ScalingCalibrator):
         scale, self.bias_ = np.split(params.copy(), 2)
         self.scale_ = scale * beta
 
+    def _lines(self) -> Array:
+        return np.stack([self.scale_, self.bias_])
+
     def _shapes(self, n_classes: int) -> dict[str, tuple[int, ...]]:
         return {"scale_": (n_classes,), "bias_": (n_classes,)}
 
@@ -449,6 +476,9 @@ class FedMatrixCalibrator(ScalingCalibrator):
         columns = params.reshape(n_classes + 1, n_classes)
         self.matrix_ = beta * columns[:-1].T
         self.bias_ = columns[-1].copy()
+
+    def _lines(self) -> Array:
+        return np.concatenate([self.matrix_.T, self.bias_[None]])
 
     def _shapes(self, n_classes: int) -> dict[str, tuple[int, ...]]:
         return {"matrix_": (n_classes, n_classes), "bias_": (n_classes,)}

@@ -154,6 +154,44 @@ def test_many_classes_reach_the_same_optimum_by_quasi_newton_steps(fit, n_classe
     assert np.abs(slope[-n_classes:]).max() / 600 < 1e-3
 
 
+@pytest.mark.parametrize(
+    ("fit", "n_classes", "share"),
+    [
+        (FITS[2], 3 * FEW_CLASSES, 0.65),
+        (FITS[2], MANY_CLASSES + 2, 0.8),
+        (FITS[0], 2 * MANY_CLASSES, 0.8),
+    ],
+    ids=["order", "order, many", "vector, many"],
+)
+def test_fewer_rounds_where_the_curvature_is_sent_anew(
+    monkeypatch, fit, n_classes, share
+):
+    from skfedcal.methods.scaling import rounds
+
+    data, _ = federation(c=n_classes, n=2000, n_clients=4)
+    state, history = run(fit, data)
+    assert state.converged
+    monkeypatch.setattr(rounds, "_RENEWED", 10**6)
+    monkeypatch.setattr(rounds, "_CLASS_RENEWED", 10**6)
+    once, more = run(fit, data)
+    assert len(history) <= share * len(more)
+    assert state.objective <= once.objective + 1e-7
+
+
+def test_requests_say_when_the_curvature_is_wanted():
+    for fit, n_classes, n_moves, wanted in (
+        (FITS[2], FEW_CLASSES + 2, 2, False),
+        (FITS[2], FEW_CLASSES + 2, 3, True),
+        (FITS[0], FEW_CLASSES + 2, 19, False),
+        (FITS[0], MANY_CLASSES + 2, 5, False),
+        (FITS[0], MANY_CLASSES + 2, 6, True),
+        (FITS[1], FEW_FOR_MATRIX + 2, 19, False),
+    ):
+        moves = np.ones((n_moves, fit.family.size(n_classes)))
+        asked = fit.broadcast(replace(fit.init(n_classes), rounds=4, moves=moves))
+        assert ("curvature" in fit.spec(asked)) is wanted
+
+
 def test_one_curvature_per_class_is_enough(monkeypatch):
     from skfedcal.methods.scaling import rounds
 
