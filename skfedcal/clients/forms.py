@@ -160,7 +160,10 @@ def _are_column_numbers(seen, n_classes):
 
 
 def _given_classes(classes, seen, n_columns):
-    classes = column_or_1d(read_array(classes, "`classes`"))
+    classes = read_array(classes, "`classes`")
+    if _are_all_numbers(classes, seen, n_columns):
+        return ClassMap(classes.copy(), np.arange(len(classes)))
+    classes = column_or_1d(classes)
     if (
         len(distinct(classes, "`classes`")) != len(classes)
         or len(classes) < 2
@@ -175,6 +178,19 @@ def _given_classes(classes, seen, n_columns):
         raise ValueError(f"y contains labels not in `classes`: {unknown[:5].tolist()}.")
     order = np.argsort(classes, kind="stable")
     return ClassMap(classes[order], order)
+
+
+def _are_all_numbers(classes, seen, n_columns):
+    """Whether the classes are 0, 1, ..., as they mostly are; checked in a tenth."""
+    return (
+        classes.ndim == 1
+        and classes.dtype.kind in "iu"
+        and seen.dtype.kind in "iu"
+        and len(classes) >= 2
+        and n_columns <= len(classes) <= n_columns + 1
+        and (classes == np.arange(len(classes))).all()
+        and (not seen.size or (seen[0] >= 0 and seen[-1] < len(classes)))
+    )
 
 
 _FLOATS = (np.float64, np.float32)
