@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
 import sys
 import traceback
@@ -84,6 +85,10 @@ examples:
 """
 
 
+# New objects from which on Python looks for cycles that are not used any more.
+_OBJECTS = 50_000
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the `skfedcal` command.
 
@@ -108,6 +113,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     0
     """
     console = Console()
+    if argv is None:
+        # A process of its own: looking for unused cycles of the many objects that
+        # imports make takes an eighth of their time, and finds none.
+        gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
     with _noted_interrupts() as interrupts:
         try:
             code = _run(argv, console)

@@ -163,7 +163,10 @@ def _are_column_numbers(seen, n_classes):
 
 
 def _given_classes(classes, seen, n_columns):
-    classes = column_or_1d(read_array(classes, "`classes`"))
+    classes = read_array(classes, "`classes`")
+    if _are_all_numbers(classes, seen, n_columns):
+        return ClassMap(classes.copy(), np.arange(len(classes)))
+    classes = column_or_1d(classes)
     if (
         len(distinct(classes, "`classes`")) != len(classes)
         or len(classes) < 2
@@ -178,6 +181,19 @@ def _given_classes(classes, seen, n_columns):
         raise ValueError(f"y contains labels not in `classes`: {unknown[:5].tolist()}.")
     order = np.argsort(classes, kind="stable")
     return ClassMap(classes[order], order)
+
+
+def _are_all_numbers(classes, seen, n_columns):
+    """Whether the classes are 0, 1, ..., as they mostly are; checked in a tenth."""
+    return (
+        classes.ndim == 1
+        and classes.dtype.kind in "iu"
+        and seen.dtype.kind in "iu"
+        and len(classes) >= 2
+        and n_columns <= len(classes) <= n_columns + 1
+        and (classes == np.arange(len(classes))).all()
+        and (not seen.size or (seen[0] >= 0 and seen[-1] < len(classes)))
+    )
 
 
 _FLOATS = (np.float64, np.float32)
@@ -326,6 +342,17 @@ def _is_pair(value):
     return isinstance(value, (list, tuple)) and len(value) == 2 and _is_vector(value[1])
 
 
+def _are_pairs(values):
+    """Whether all are pairs, of plain types; asked of all at once."""
+    if not {*map(type, values)} <= {tuple, list} or {*map(len, values)} != {2}:
+        return False
+    labels = [value[1] for value in values]
+    kinds = {*map(type, labels)}
+    if kinds == {np.ndarray}:
+        return 0 not in {own.ndim for own in labels}
+    return kinds <= {list, tuple}
+
+
 def _from_pairs(clients, client_ids, sample_weight, what):
     if isinstance(clients, Mapping):
         names, pairs = list(clients.keys()), list(clients.values())
@@ -341,7 +368,8 @@ def _from_pairs(clients, client_ids, sample_weight, what):
         raise ValueError(f"Found 0 clients; at least one ({what}, labels) pair needed.")
     if client_ids is not None:
         names = _check_names(client_ids, len(pairs))
-    for name, pair in zip(names, pairs, strict=True):
+    single = () if _are_pairs(pairs) else zip(names, pairs, strict=True)
+    for name, pair in single:
         if not _is_pair(pair):
             hint = " Did you mean fit([(X, y)])?" if len(pairs) == 2 else ""
             raise ValueError(
@@ -550,18 +578,23 @@ def uniform_blocks(raw):
     """
     if {*map(type, raw.X), *map(type, raw.y)} != {np.ndarray}:
         return None
-    shapes = [block.shape for block in raw.X]
     first = raw.X[0]
     uniform = (
         first.ndim == 2
         and first.dtype.kind in "biuf"
-        and {shape[1:] for shape in shapes} == {first.shape[1:]}
-        and [shape[:1] for shape in shapes] == [labels.shape for labels in raw.y]
+        and {block.ndim for block in raw.X} == {2}
+        and {labels.ndim for labels in raw.y} == {1}
+        and {block.shape[1] for block in raw.X} == {first.shape[1]}
         and {block.dtype for block in raw.X} == {first.dtype}
         and len({labels.dtype for labels in raw.y}) == 1
     )
-    blocks = [block for block in raw.X if len(block)] if uniform else []
-    return (blocks, [shape[0] for shape in shapes]) if blocks else None
+    if not uniform:
+        return None
+    # Numbers, not shapes: Python would collect garbage among as many tuples.
+    sizes = list(map(len, raw.X))
+    if sizes != list(map(len, raw.y)) or not any(sizes):
+        return None
+    return (raw.X if all(sizes) else [block for block in raw.X if len(block)]), sizes
 
 
 def join_blocks(blocks, what):
@@ -611,7 +644,8 @@ def _check_client(raw, i, name, size, blocks, columns):
             f"Client {name!r} has {block.shape[1]} logit columns, earlier clients have "
             f"{blocks[0].shape[1]}."
         )
-    check_column_names(raw.X[i], name, columns)
+    if columns is not None:
+        check_column_names(raw.X[i], name, columns)
     return block
 
 

@@ -3,7 +3,6 @@
 from numbers import Integral
 
 import numpy as np
-from sklearn.model_selection import check_cv
 from sklearn.utils.metadata_routing import get_routing_for_object
 
 from skfedcal.clients.row_ids import RowIds
@@ -34,6 +33,8 @@ def make_splits(cv, X, y, client_ids, clients, params):
     A number of folds is that of scikit-learn's `StratifiedKFold` where nobody named
     clients and every class has enough rows for it.
     """
+    from sklearn.model_selection import check_cv
+
     cv = 5 if cv is None else cv
     if isinstance(cv, Integral):
         least = np.unique(y, return_counts=True)[1].min()

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import (
@@ -409,6 +410,95 @@ class OneVsRestMoments(_Spread, OneVsRestCounts):  # type: ignore[misc]
 # A product of two counts is sent in two parts, as a site sends no whole number that is
 # larger than 2**32.
 _LOW_BITS = 24
+_LOW = 2**_LOW_BITS - 1
+
+# Numbers of clients whose products are computed together, if they are few.
+_PRODUCTS_AT_ONCE = 1 << 23
+# Share of products that are not 0, up to which their places are listed.
+_SPARSE_SHARE = 1 / 8
+# Places for each entry from which sorting is faster than an array of all places.
+_PLACES_PER_ENTRY = 16
+
+
+def _products(
+    where: NDArray[np.int64],
+    value: NDArray[np.int64],
+    n_clients: int,
+    groups: tuple[int, ...],
+) -> dict[str, Array | CellRows]:
+    """Products of any two counts of a group, high and low bits, for each client.
+
+    where: Increasing places of the counts that are not 0 in an array of shape
+        (n_clients, sum of `groups`).
+    value: These counts.
+    """
+    sizes = np.array(groups)
+    client, cell = np.divmod(where, sum(groups))
+    group = np.repeat(np.arange(len(groups)), groups)
+    # Entries of one client and group follow each other; an entry has a product with
+    # itself and with each one after it.
+    own = client * len(groups) + group[cell]
+    n_own = np.diff(np.flatnonzero(np.diff(own, prepend=-1, append=-1)))
+    entry = np.arange(len(own))
+    n_after = np.repeat(np.cumsum(n_own), n_own) - entry
+    n_products = sizes * (sizes + 1) // 2
+    shape, n_found = (n_clients, (int(n_products.sum()),)), int(n_after.sum())
+    if n_found > _SPARSE_SHARE * n_clients * shape[1][0]:
+        counts = np.zeros((n_clients, sum(groups)), dtype=np.int64)
+        counts.flat[where] = value
+        return _dense_products(counts, groups)
+    first = np.repeat(entry, n_after)
+    second = np.arange(n_found) + np.repeat(
+        entry - np.cumsum(n_after) + n_after, n_after
+    )
+    start = (np.cumsum(sizes) - sizes)[group]
+    i = np.arange(len(group)) - start
+    base = i * sizes[group] - i * (i + 1) // 2 - start
+    base += (np.cumsum(n_products) - n_products)[group]
+    row, place = client[first], base[cell][first] + cell[second]
+    product = value[first] * value[second]
+    many = np.flatnonzero(product > _LOW)
+    high = (product[many] >> _LOW_BITS)[:, None]
+    return {
+        "high": CellRows(row[many], place[many], *shape, high),
+        "low": CellRows(row, place, *shape, (product & _LOW)[:, None]),
+    }
+
+
+def _dense_products(
+    counts: NDArray[np.int64], groups: tuple[int, ...]
+) -> dict[str, Array | CellRows]:
+    """As `_products`, where many products are not 0."""
+    pairs, start = [], 0
+    for size in groups:
+        pairs.append(np.stack(np.triu_indices(size)) + start)
+        start += size
+    first, second = np.concatenate(pairs, axis=1)
+    products = np.empty((len(counts), len(first)), dtype=np.int64)
+    step = max(1, _BLOCK_CELLS // len(first))
+    for top in range(0, len(counts), step):
+        part = slice(top, top + step)
+        np.multiply(counts[part, first], counts[part, second], out=products[part])
+    if products.max(initial=0) <= _LOW:
+        none = np.empty(0, dtype=np.int64)
+        zeros = CellRows(none, none, len(counts), (len(first),), none[:, None])
+        return {"high": zeros, "low": products}
+    return {"high": products >> _LOW_BITS, "low": products & _LOW}
+
+
+def _counted(
+    where: NDArray[np.int64], size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Different places below `size`, increasing, and how often each is there."""
+    if (where[1:] > where[:-1]).all():
+        return where, np.ones_like(where)
+    if size < _PLACES_PER_ENTRY * len(where):
+        counts = np.bincount(where, minlength=size)
+        found = np.flatnonzero(counts != 0)
+        return found, counts[found]
+    where = np.sort(where)
+    first = np.flatnonzero(np.diff(where, prepend=-1))
+    return where[first], np.diff(first, append=len(where))
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,6 +529,8 @@ class ScoreMoments(ClassScoreCounts):
 
     edges: tuple[int, ...] = (0, 1)
     rows: float = 1.0
+
+    values_at_once: ClassVar[int] = _PRODUCTS_AT_ONCE
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -483,17 +575,18 @@ class ScoreMoments(ClassScoreCounts):
         n_coarse, size = self._shape[1], prod(self._shape)
         coarse = np.searchsorted(np.array(self.edges[1:-1]), leaf, side="right")
         where = owner * size + table * n_coarse + coarse
-        counts = np.bincount(where, weight, minlength=len(clients) * size)
-        counts = counts.reshape(-1, size)
-        share = counts.sum(axis=1) / self.rows
-        whole = np.rint(counts / self._unit).astype(np.int64)
-        first, second = np.triu_indices(size)
-        products = whole[:, first] * whole[:, second]
-        return {
-            "high": products >> _LOW_BITS,
-            "low": products & (2**_LOW_BITS - 1),
-            "powers": np.stack([share**3, share**4], axis=1),
-        }
+        n_clients = len(clients)
+        if weight is None:
+            total = np.bincount(owner, minlength=n_clients)
+            where, whole = _counted(where, n_clients * size)
+        else:
+            counts = np.bincount(where, weight, minlength=n_clients * size)
+            total = counts.reshape(-1, size).sum(axis=1)
+            where = np.flatnonzero(counts)
+            whole = np.rint(counts[where] / self._unit).astype(np.int64)
+        share = total / self.rows
+        powers = np.stack([share**3, share**4], axis=1)
+        return {**_products(where, whole, n_clients, (size,)), "powers": powers}
 
     @property
     def _unit(self) -> float:
@@ -786,6 +879,8 @@ class TableMoments(ClassTables):
     edges: tuple[tuple[int, ...], ...] = ()
     rows: float = 1.0
 
+    values_at_once: ClassVar[int] = _PRODUCTS_AT_ONCE
+
     def groups(self, part: str) -> tuple[int, ...]:
         """Cells of each group of a part."""
         k, m = self.n_classes, 2 * self._n_coarse(part)
@@ -839,28 +934,24 @@ class TableMoments(ClassTables):
 
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Rows:  # type: ignore[override]
         found = ClassTables.query(self, broadcast, clients)
-        counts = np.concatenate(
-            [self._grouped(part, found[part]) for part in self.parts], axis=1
-        )
-        parts, start = [], 0
-        for size in self._sizes:
-            group = counts[:, start : start + size]
-            first, second = np.triu_indices(size)
-            parts.append(group[:, first] * group[:, second])
-            start += size
-        products = np.concatenate(parts, axis=1)
+        places, first, size = [], 0, sum(self._sizes)
+        for part in self.parts:
+            owner, where = self._grouped(part, found[part])
+            places.append(owner * size + first + where)
+            first += sum(self.groups(part))
+        where, counts = _counted(np.concatenate(places), len(clients) * size)
         sizes = clients.sizes
         if self.max_examples is not None:
             sizes = np.minimum(sizes, self.max_examples)
         share = sizes / self.rows
+        powers = np.stack([share**2, share**3, share**4], axis=1)
         return {
-            "high": products >> _LOW_BITS,
-            "low": products & (2**_LOW_BITS - 1),
-            "powers": np.stack([share**2, share**3, share**4], axis=1),
+            **_products(where, counts, len(clients), self._sizes),
+            "powers": powers,
         }
 
-    def _grouped(self, part: str, found: CellRows) -> Array:
-        """Counts of the cells of all groups of a part, one row per client."""
+    def _grouped(self, part: str, found: CellRows) -> tuple[Array, Array]:
+        """Client and cell, in all groups of a part, of what is counted."""
         k, owner = self.n_classes, found.rows
         table, leaf = np.divmod(found.cells, np.int64(found.block[1]))
         if part == "confusion":
@@ -891,9 +982,7 @@ class TableMoments(ClassTables):
                 owner = np.append(np.repeat(owner[mine], k), owner[others])
             else:
                 where = table * m + coarse
-        size = sum(self.groups(part))
-        flat = np.bincount(owner * size + where, minlength=found.n_rows * size)
-        return flat.reshape(-1, size)
+        return owner, where
 
     def update(  # type: ignore[override]
         self, state: MomentState, total: Sums, n_clients: int

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from math import ceil, exp, inf, isfinite, log2, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -67,6 +67,8 @@ _USUAL_ROWS = 20
 _MOST_SIGNAL = 2000.0
 # Width from which on an interval of a number between 0 and 1 says little.
 _WIDE = 0.2
+# Bins of calibration errors.
+_N_BINS = 15
 
 
 @dataclass(frozen=True)
@@ -310,8 +312,8 @@ class _Question:
         """Number of units times mu."""
         return float(self.n_units * self.model.strength(self.n_units))
 
-    def metrics(self, ci: float) -> dict[str, Estimate]:
-        """Answers to the counts that are expected."""
+    def _tables(self, ci: float) -> tuple[Tables, float]:
+        """Counts that are expected, and the level of their intervals."""
         several = self.n_classes > 2
         parts: tuple[Part, ...] = ("confusion", "binary")
         if several:
@@ -331,19 +333,33 @@ class _Question:
         data, _ = make_dataset(
             FedAutoCalibrator(), pool, None, classes=None, input_type=None
         )
-        tables = _expected(algorithm, data, counted, self.model, self.n_clients)
+        return _expected(algorithm, data, counted, self.model, self.n_clients), level
+
+    def metrics(self, ci: float) -> dict[str, Estimate]:
+        """Answers to the counts that are expected."""
+        tables, level = self._tables(ci)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is undefined has a width of 1
-            report = report_of(tables, 15, True, level)
+            report = report_of(tables, _N_BINS, True, level)
         found = dict(report.entries)
         macro = found["macro avg"]
         assert isinstance(macro, dict)
         out = {k: v for k, v in found.items() if isinstance(v, Estimate)}
         return out | {f"macro {name}": one for name, one in macro.items()}
 
-    def half_width(self, name: str) -> float:
+    def metric(self, name: Literal["accuracy", "ece"]) -> Estimate:
+        """As the same of `metrics` with 95 % intervals, without the others."""
+        tables, level = self._tables(0.95)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if name == "accuracy":
+                return tables.predictions().accuracy(level)
+            scores = tables.top() if self.n_classes > 2 else tables.binary()
+            return scores.ece(_N_BINS, debias=True, ci=level)
+
+    def half_width(self, name: Literal["accuracy", "ece"]) -> float:
         """Half the 95 % interval of a metric."""
-        found = self.metrics(0.95)[name]
+        found = self.metric(name)
         return (found.high - found.low) / 2
 
     def _size(self, most: int) -> int:
@@ -454,6 +470,8 @@ class _Question:
         return f"{text}{ceil(MIN_SIGNAL / mu):,} {units} would be needed."
 
 
+# Metrics whose intervals are planned.
+_PLANNED: tuple[Literal["accuracy"], Literal["ece"]] = ("accuracy", "ece")
 # Half the width of the 95 % intervals that `clients_needed` plans for.
 HALF_WIDTH = 0.05
 # Evaluation is planned for these budgets, and up to so many classes: that is quick.
@@ -481,12 +499,13 @@ def clients_needed(
     }
     if n_classes > _MOST_CLASSES:
         return found
-    metrics, target = question.metrics(0.95), HALF_WIDTH / quantile(0.95)
-    for name in ("accuracy", "ece"):
+    target = HALF_WIDTH / quantile(0.95)
+    for name in _PLANNED:
         # Errors of sampling fall with the root of the number of clients, errors of
         # noise with the number: solve a / K + b / K**2 = 1 for K.
-        a = _MANY_CLIENTS * (metrics[name].se_sampling / target) ** 2
-        b = (_MANY_CLIENTS * metrics[name].se_privacy / target) ** 2
+        metric = question.metric(name)
+        a = _MANY_CLIENTS * (metric.se_sampling / target) ** 2
+        b = (_MANY_CLIENTS * metric.se_privacy / target) ** 2
         found[name] = max(ceil(a / 2 + sqrt(a * a / 4 + b)), 1)
     # The interval of the ECE is wider than its standard errors say.
     for _ in range(8):
@@ -523,12 +542,12 @@ def eps_needed(
     if n_classes > _MOST_CLASSES:
         return found
 
-    def wide(eps: float, name: str) -> bool:
+    def wide(eps: float, name: Literal["accuracy", "ece"]) -> bool:
         model = replace(privacy, eps=eps)
         question = _Question(n_clients, rows_per_client, n_classes, model)
         return question.half_width(name) > HALF_WIDTH
 
-    for name in ("accuracy", "ece"):
+    for name in _PLANNED:
         place = bisect_left(_EPS_STEPS, True, key=lambda eps: not wide(eps, name))
         found[name] = _EPS_STEPS[place] if place < len(_EPS_STEPS) else None
     return found

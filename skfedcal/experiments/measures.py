@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from skfedcal._params import as_number
 from skfedcal.clients import DirichletPartitioner, IIDPartitioner
@@ -40,6 +38,8 @@ class Split:
 def read_rows(X: ArrayLike | None, y: ArrayLike | None) -> tuple[Array, Array]:
     """Rows and labels; without any, scikit-learn's digits with pixels up to 1."""
     if X is None and y is None:
+        from sklearn.datasets import load_digits
+
         images, labels = load_digits(return_X_y=True)
         return (images / 16).astype(np.float32), labels
     if X is None or y is None:
@@ -98,6 +98,8 @@ def split_rows(
 
     `alpha` is the Dirichlet parameter of label skew; None deals at random.
     """
+    from sklearn.model_selection import train_test_split
+
     classes = distinct(y, "y")
     X, test_X, y, test_y = train_test_split(
         X, y, test_size=test_size, random_state=seed, stratify=y

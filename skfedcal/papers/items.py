@@ -76,14 +76,14 @@ class Setting:
     data: Folder with real data sets or files of logits; None is data that come with
         scikit-learn.
     store: Folder for finished parts; None stores nothing.
-    n_jobs: Processes.
+    n_jobs: Processes; "auto" is one per core, and one for few cells of a comparison.
     progress: Called with a line of text now and then.
     """
 
     size: Size = "usual"
     data: Path | None = None
     store: Path | None = None
-    n_jobs: int = 1
+    n_jobs: int | Literal["auto"] = 1
     progress: Callable[[str], object] = field(default=lambda _: None)
 
     def pick(self, quick: Value, usual: Value, full: Value) -> Value:

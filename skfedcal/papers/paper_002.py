@@ -499,13 +499,14 @@ def trials(
     """Mean errors of n trials by condition, setting and method."""
     from joblib import Parallel, delayed
 
+    n_jobs = -1 if setting.n_jobs == "auto" else setting.n_jobs
     runs = []
     for condition in conditions:
         setting.progress(f"{condition.data}, {condition.name}")
         found = setting.cached(
             {"paper": "002", "condition": condition, "cells": cells, "trials": n},
             partial(
-                Parallel(n_jobs=setting.n_jobs),
+                Parallel(n_jobs=n_jobs),
                 [delayed(_mean_of_trials)(condition, cell, n) for cell in cells],
             ),
         )

@@ -163,6 +163,8 @@ class BlockCode:
             for first in range(0, len(values), n_rows):
                 total += self._encode(values[first : first + n_rows]).sum(axis=0)
             return total
+        if self.step is None and values.dtype == np.int64:
+            return values.reshape(len(values), 1, spec.size).sum(axis=0)
         if core is None or self.step is None or values.dtype not in _CORE_TYPES:
             return self._encode(values).sum(axis=0)
         # One arithmetic for all layouts: a client alone must send the same.

@@ -18,6 +18,7 @@ from skfedcal.cli.commands._demo import (
     digit_views,
     make_digits_federation,
     run_experiment,
+    train_clients,
 )
 from skfedcal.exceptions import SimulatedPrivacyWarning
 from skfedcal.experiments.report import verdict_of
@@ -216,3 +217,31 @@ def test_privacy_is_added_up(small):
     assert "simulation" in small.privacy
     text = DemoResult(None, small.total_eps, 1e-5, simulated=False).privacy
     assert f"eps = {small.total_eps:.3g} at delta = 1e-05" in text
+
+
+def test_clients_that_train_together_learn_what_each_learns_alone():
+    rng = np.random.default_rng(0)
+    features, labels = rng.standard_normal((90, 6)), rng.integers(3, size=90)
+    shapes = ((6, 5), (5,), (5, 3), (3,))
+    start = [rng.standard_normal(shape) for shape in shapes]
+    sizes = [[20, 7], [20, 20, 20, 1], [4], [20, 20]]
+    batches = [[rng.integers(90, size=n) for n in each] for each in sizes]
+    padded = [
+        np.stack([np.append(rows, np.full(20 - len(rows), -1)) for rows in each])
+        for each in batches
+    ]
+    found = train_clients(start, features, labels, padded)
+    for i, each in enumerate(batches):
+        hidden, offset, last, bias = start
+        for rows in each:
+            own, n_rows = features[rows], len(rows)
+            active = np.maximum(own @ hidden + offset, 0)
+            error = softmax(active @ last + bias, axis=1) - np.eye(3)[labels[rows]]
+            back = error @ last.T * (active > 0)
+            parts = own.T @ back, back.sum(axis=0), active.T @ error, error.sum(axis=0)
+            hidden, offset, last, bias = (
+                layer - 0.1 / n_rows * part
+                for layer, part in zip((hidden, offset, last, bias), parts, strict=True)
+            )
+        for layer, own in zip(found, (hidden, offset, last, bias), strict=True):
+            np.testing.assert_allclose(layer[i], own, rtol=1e-10, atol=1e-12)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skfedcal import FedBinCalibrator, FedTempCalibrator
-from skfedcal.clients.forms import parse_clients
+from skfedcal.clients.forms import make_dataset, parse_clients
 
 SIZES = (40, 0, 7, 1, 52)
 
@@ -201,3 +201,28 @@ def test_forms_raise_no_warning(clients):
         warnings.simplefilter("error")
         FedTempCalibrator().fit(clients)
         FedTempCalibrator().fit(dict(enumerate(clients)))
+
+
+@pytest.mark.parametrize("make", [tuple, list])
+def test_pairs_that_are_checked_together_are_as_single_ones(make):
+    rng = np.random.default_rng(0)
+    sizes = [3, 0, 2, 1]
+    pairs = [make((rng.normal(size=(n, 3)), rng.integers(3, size=n))) for n in sizes]
+    options = {"classes": range(3), "input_type": "logits"}
+    one = make_dataset(FedTempCalibrator(), pairs, None, None, **options)[0]
+    # One client of another type: each is asked.
+    mixed = [(pairs[0][0].tolist(), pairs[0][1].tolist()), *pairs[1:]]
+    other = make_dataset(FedTempCalibrator(), mixed, None, None, **options)[0]
+    for data in (one, other):
+        assert data.sizes.tolist() == sizes
+        np.testing.assert_array_equal(data.rows, np.vstack([X for X, _ in pairs]))
+        expected = np.concatenate([y for _, y in pairs])
+        np.testing.assert_array_equal(data.labels, expected)
+    for wrong, message in (
+        (make((pairs[2][0], np.array(1))), "Client 4 must be a"),
+        (make((pairs[2][0],)), "Client 4 must be a"),
+        (make((pairs[2][0], pairs[0][1])), "Client 4 has 2 rows of logits but 3"),
+        (make((pairs[2][0][0], pairs[3][1])), "Client 4 has 3 rows of logits but 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_dataset(FedTempCalibrator(), [*pairs, wrong], None, None, **options)

@@ -556,3 +556,26 @@ def test_the_client_column_of_an_earlier_fit_is_forgotten():
     cal.fit([(frame[list("abc")], y)])
     with pytest.raises(ValueError, match="site"):
         cal.predict_proba(frame)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int8, np.uint16])
+def test_classes_that_are_column_numbers_are_as_any_others(kind):
+    X, y = np.zeros((6, 3)), np.array([2, 0, 0, 2, 2, 0], dtype=kind)
+    mine = np.arange(3)
+    for given in (range(3), mine, [0.0, 1.0, 2.0]):  # numbers that are not whole
+        read = make_dataset(
+            FedTempCalibrator(), X, y, None, classes=given, input_type="logits"
+        )
+        mine[0] += 7
+        assert read[1].classes.tolist() == [0, 1, 2]
+        assert read[1].order.tolist() == [0, 1, 2]
+        assert read[0].labels.tolist() == y.tolist()
+        mine[0] -= 7
+    for wrong, labels, message in (
+        (range(2), y, "must hold 3 distinct labels"),
+        (range(5), y, "must hold 3 distinct labels"),
+        (range(1, 4), y, r"not in `classes`: \[0\]"),
+        (range(3), y + kind(1), r"not in `classes`: \[3\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataset(X, labels, classes=wrong)

@@ -1,5 +1,6 @@
 """Intervals for clients as the population, against direct sums and new clients."""
 
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -16,11 +17,15 @@ from skfedcal import (
     federated_accuracy_score,
     federated_roc_auc_score,
 )
+from skfedcal.contract import CellRows, Sums
 from skfedcal.evaluation.population import few_clients
 from skfedcal.evaluation.ranking import auc_with_gradient, average_precision
-from skfedcal.evaluation.rounds import ScoreMoments
+from skfedcal.evaluation.rounds import ClassTables, ScoreMoments, TableMoments
 from skfedcal.evaluation.thresholds import weights
 from skfedcal.exceptions import PrivacyWarning
+from skfedcal.federation.endpoint import Request, respond
+from skfedcal.methods.score_curves.rounds import ClassScoreCounts
+from skfedcal.privacy.codec import BlockCode, Codec
 
 COMMON = {"input_type": "proba", "classes": [0, 1]}
 
@@ -388,7 +393,101 @@ def test_a_contribution_depends_on_own_rows_only(rows, weighting):
     for k in (0, 17, 39):
         alone = algorithm.query({"round": np.asarray(0)}, data.select(np.array([k])))
         for name, values in alone.items():
-            np.testing.assert_array_equal(values[0], together[name][k])
+            np.testing.assert_array_equal(dense(values)[0], dense(together[name])[k])
+
+
+def dense(values):
+    return values.dense() if isinstance(values, CellRows) else values
+
+
+def summed(algorithm, data):
+    """State after one round of exact sums."""
+    spec = algorithm.spec(algorithm.broadcast(algorithm.init(data.n_classes)))
+    codec = Codec({name: BlockCode(block) for name, block in spec.items()})
+    request = Request(algorithm, {"round": np.asarray(0)}, codec)
+    total = respond(request, data).total
+    values = {name: code.decode(total[name]) for name, code in codec.blocks.items()}
+    return algorithm.update(algorithm.init(data.n_classes), Sums(values), len(data))
+
+
+# Listed and dense products, sorted and counted places, products above 2**24.
+SIZES = {
+    "one row": [1] * 300,
+    "few rows": [0, 1, 3, 0, 2] * 40,
+    "one large": [1] * 200 + [9000],
+    "many rows": [400] * 20,
+}
+
+
+def of_sizes(sizes, n_classes, random_state=0):
+    rng = np.random.default_rng(random_state)
+    n, offsets = sum(sizes), np.cumsum([0, *sizes])
+    proba = rng.dirichlet(np.full(n_classes, 0.3), n)
+    labels = np.array(
+        [rng.choice(n_classes, p=0.7 * p + 0.3 / n_classes) for p in proba]
+    )
+    rows = proba[:, 1:] if n_classes == 2 else proba
+    names = range(len(sizes))
+    return FederatedDataset(rows, labels, offsets, names, n_classes)
+
+
+@pytest.mark.parametrize("kind", SIZES)
+@pytest.mark.parametrize("weighting", ["example", "client"])
+def test_products_are_those_of_the_counts_of_each_client(kind, weighting):
+    data = of_sizes(SIZES[kind], 2)
+    edges, rows = (0, 1, 4, 6, 9, 11, 14, 32), float(data.n_rows)
+    common = {"weighting": weighting, "input_type": "proba", "space": "both"}
+    algorithm = ScoreMoments((5,), edges=edges, rows=rows, **common)
+    counted = ClassScoreCounts((5,), **common).query({"round": np.asarray(0)}, data)
+    fine = dense(counted["level_5"])
+    each = np.add.reduceat(fine, edges[:-1], axis=2).reshape(len(data), -1)
+    found = summed(algorithm, data)
+    np.testing.assert_array_equal(algorithm.matrix(found), each.T @ each)
+    powers = [((each.sum(axis=1) / rows) ** p).sum() for p in (3, 4)]
+    np.testing.assert_allclose(found.powers, powers, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_products_of_tables_are_those_of_the_counts_of_each_client(kind):
+    k, data = 3, of_sizes(SIZES[kind], 3)
+    parts, heights = ("confusion", "scores", "top", "pairs"), (0, 3, 3, 3)
+    common = {"n_classes": k, "n_others": 2, "input_type": "proba"}
+    cut = (0, 1, 3, 8)
+    moments = TableMoments(
+        parts, heights, edges=((0, 1), cut, cut, cut), rows=float(data.n_rows), **common
+    )
+    fine = ClassTables(parts, heights, **common).query({"round": np.asarray(0)}, data)
+    each = {name: dense(values) for name, values in fine.items()}
+    coarse = {name: np.add.reduceat(each[name], cut[:-1], axis=2) for name in parts[1:]}
+    groups = {"confusion": [each["confusion"]], "top": [coarse["top"]]}
+    # Negatives and positives of each class; those of all classes are first.
+    sides = coarse["scores"].reshape(len(data), 2, k, -1)
+    groups["scores"] = [sides.sum(axis=2), *(sides[:, :, i] for i in range(k))]
+    tables = coarse["pairs"].reshape(len(data), k, k, -1)
+    groups["pairs"] = [
+        np.stack([tables[:, j, i] * (i != j), tables[:, i, i]], axis=1)
+        for i in range(k)
+        for j in range(k)
+    ]
+    found = moments.matrices(summed(moments, data))
+    for name, counts in groups.items():
+        assert len(found[name]) == len(counts)
+        for one, own in zip(found[name], counts, strict=True):
+            flat = own.reshape(len(data), -1)
+            np.testing.assert_array_equal(one, flat.T @ flat)
+
+
+def test_products_of_many_clients_need_little_memory():
+    # Listing all pairs of 3,000 clients with many rows would take 70 MB, and a dense
+    # array of all products of 20,000 clients with one row 320 MB.
+    for sizes, most in (([40] * 3000, 60e6), ([1] * 20_000, 40e6)):
+        data = of_sizes(sizes, 2)
+        options = {"input_type": "proba", "rows": float(data.n_rows)}
+        algorithm = ScoreMoments((5,), edges=tuple(range(33)), **options)
+        tracemalloc.start()
+        summed(algorithm, data)
+        assert tracemalloc.get_traced_memory()[1] < most
+        tracemalloc.stop()
 
 
 def test_large_clients_are_summed_exactly():

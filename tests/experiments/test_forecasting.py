@@ -16,6 +16,7 @@ from skfedcal import (
     forecast,
     make_federation,
 )
+from skfedcal.experiments.forecasting import HALF_WIDTH, eps_needed
 from skfedcal.metrics import negative_log_likelihood
 
 pytestmark = [
@@ -172,3 +173,20 @@ def test_wrong_input(options, text):
     given = {"n_clients": 10, "rows_per_client": 5, **options}
     with pytest.raises((ValueError, TypeError), match=text):
         forecast(given.pop("n_clients"), given.pop("rows_per_client"), **given)
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_smallest_eps_is_that_of_the_intervals_of_a_report(n_classes):
+    steps = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+    needed = eps_needed(400, 30, n_classes, CentralDP(1.0))
+    for name in ("accuracy", "ece"):
+        wide = []
+        for eps in steps:
+            # All metrics of the report, of which the search computes one.
+            found = forecast(
+                400, 30, n_classes=n_classes, eps=eps, n_fits=1, methods=["FedTemp"]
+            )
+            found = found.metrics[name]
+            wide.append(found.high - found.low > 2 * HALF_WIDTH)
+        narrow = [eps for eps, is_wide in zip(steps, wide, strict=True) if not is_wide]
+        assert wide[0] and needed[name] == (narrow[0] if narrow else None)

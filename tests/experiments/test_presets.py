@@ -18,6 +18,7 @@ from skfedcal import (
 )
 from skfedcal.exceptions import PrivacyWarning
 from skfedcal.experiments import printed
+from skfedcal.experiments.comparison import engine
 from skfedcal.federation.plain import to_plain
 from skfedcal.methods.temperature.rounds import TemperatureAverage
 from skfedcal.privacy import CentralDP
@@ -192,5 +193,9 @@ def test_poisson_cohorts_without_dp_accounting_warn_and_are_stored_apart(
         warnings.simplefilter("error", PrivacyWarning)
         run(eps=[None])
         run(runner=FederatedRunner(3, "independent", 10))
+        # Its import takes a quarter of a second: only where noise depends on it.
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "load_pld", lambda: pytest.fail("not needed"))
+            run(eps=[None], runner=None)
         zcdp = FedTempCalibrator(privacy=CentralDP(1.0, accountant="zcdp"))
         run(methods={"zcdp": zcdp})

@@ -144,27 +144,6 @@ class Net:
         hidden, offset, last, bias = self.weights
         return np.maximum(features @ hidden + offset, 0) @ last + bias
 
-    def step(self, features: np.ndarray, labels: np.ndarray) -> Net:
-        """One step down the gradient of the mean log loss."""
-        import numpy as np
-
-        hidden, offset, last, bias = self.weights
-        active = np.maximum(features @ hidden + offset, 0)
-        scores = active @ last + bias
-        error = np.exp(scores - scores.max(axis=1, keepdims=True))
-        error /= error.sum(axis=1, keepdims=True)
-        error[np.arange(len(labels)), labels] -= 1
-        error *= LEARNING_RATE / len(labels)
-        back = (error @ last.T) * (active > 0)
-        return Net(
-            (
-                hidden - features.T @ back,
-                offset - back.sum(axis=0),
-                last - active.T @ error,
-                bias - error.sum(axis=0),
-            )
-        )
-
 
 def train_federated(
     features: np.ndarray,
@@ -181,30 +160,74 @@ def train_federated(
     n_features, n_classes = features.shape[1], int(labels.max()) + 1
     first = rng.standard_normal((n_features, n_hidden)) * np.sqrt(2 / n_features)
     last = rng.standard_normal((n_hidden, n_classes)) * np.sqrt(1 / n_hidden)
-    net = Net((first, np.zeros(n_hidden), last, np.zeros(n_classes)))
+    weights = [first, np.zeros(n_hidden), last, np.zeros(n_classes)]
     clients = [np.flatnonzero(client_ids == name) for name in np.unique(client_ids)]
     for _ in range(n_rounds):
         chosen = rng.choice(len(clients), min(COHORT, len(clients)), replace=False)
-        trained = [_train_local(net, features, labels, clients[i], rng) for i in chosen]
+        batches = [_batches(clients[i], rng) for i in chosen]
+        trained = train_clients(weights, features, labels, batches)
         sizes = [len(clients[i]) for i in chosen]
-        layers = zip(*(local.weights for local in trained), strict=True)
-        net = Net(tuple(np.average(layer, axis=0, weights=sizes) for layer in layers))
-    return net
+        weights = [np.average(layer, axis=0, weights=sizes) for layer in trained]
+    return Net(tuple(weights))
 
 
-def _train_local(
-    net: Net,
+def _batches(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Rows of each step of a client, shape (n_steps, BATCH); -1 is no row."""
+    import numpy as np
+
+    missing = np.full(-len(rows) % BATCH, -1)
+    order = [np.append(rng.permutation(rows), missing) for _ in range(EPOCHS)]
+    return np.concatenate(order).reshape(-1, BATCH)
+
+
+def train_clients(
+    weights: list[np.ndarray],
     features: np.ndarray,
     labels: np.ndarray,
-    rows: np.ndarray,
-    rng: np.random.Generator,
-) -> Net:
-    for _ in range(EPOCHS):
-        order = rng.permutation(rows)
-        for start in range(0, len(order), BATCH):
-            batch = order[start : start + BATCH]
-            net = net.step(features[batch], labels[batch])
-    return net
+    batches: list[np.ndarray],
+) -> list[np.ndarray]:
+    """Weights of each client after its own steps down the gradient of the log loss.
+
+    All clients take a step together, which is several times faster than one by one.
+
+    batches: Rows of each step of each client; -1 is no row.
+    Result: As `weights`, with one more axis for the clients.
+    """
+    import numpy as np
+
+    # Clients with most steps first: those that still train are the first ones.
+    order = sorted(range(len(batches)), key=lambda i: -len(batches[i]))
+    n_steps = [len(batches[i]) for i in order]
+    rows = np.full((n_steps[0], len(order), BATCH, 1), -1)
+    for place, i in enumerate(order):
+        rows[: n_steps[place], place, :, 0] = batches[i]
+    used = rows >= 0
+    rates = used * (LEARNING_RATE / np.maximum(used.sum(axis=2, keepdims=True), 1))
+    one_hot = np.eye(len(weights[3]))[labels]
+    layers = [np.stack([layer] * len(batches)) for layer in weights]
+    for step in range(n_steps[0]):
+        n_left = sum(n > step for n in n_steps)
+        hidden, offset, last, bias = (layer[:n_left] for layer in layers)
+        chosen = rows[step, :n_left, :, 0]
+        own = features[chosen]
+        active = own @ hidden
+        active += offset[:, None]
+        np.maximum(active, 0, out=active)
+        error = active @ last
+        error += bias[:, None]
+        error -= np.maximum.reduce(error, axis=2, keepdims=True)
+        np.exp(error, out=error)
+        error /= np.add.reduce(error, axis=2, keepdims=True)
+        error -= one_hot[chosen]
+        error *= rates[step, :n_left]
+        back = error @ last.swapaxes(1, 2)
+        back *= active > 0
+        last -= active.swapaxes(1, 2) @ error
+        hidden -= own.swapaxes(1, 2) @ back
+        offset -= np.add.reduce(back, axis=1)
+        bias -= np.add.reduce(error, axis=1)
+    places = np.argsort(order)
+    return [layer[places] for layer in layers]
 
 
 # Standard deviation of the noise on pixels in [0, 1]; with clean digits the base model

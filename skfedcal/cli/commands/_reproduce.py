@@ -7,7 +7,7 @@ import json
 import os
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from skfedcal._files import write_whole
 from skfedcal.cli._command import Command, UsageError, positive_count, to_stderr
@@ -82,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--jobs",
         type=positive_count,
         metavar="N",
-        help="number of processes (default: one per core)",
+        help="number of processes (default: one per core, or one for little work)",
     )
     work.add_argument(
         "--store",
@@ -135,7 +135,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
 
     store = None if args.fresh else Path(args.store or project_store())
     size: Size = "quick" if args.quick else "full" if args.full else "usual"
-    jobs = args.jobs or os.cpu_count() or 1
+    jobs: int | Literal["auto"] = args.jobs or "auto"
     records = []
     for item in items:
         console.progress(f"{item.name}: {item.title}")

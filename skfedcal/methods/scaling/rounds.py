@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -716,27 +716,26 @@ def minimise_each(
     """
     params = start.copy()
     value, slope = function(params)
-    moves: list[Array] = []
-    changes: list[Array] = []
+    pairs: list[_Pair] = []
     for _ in range(n_steps):
         active = np.abs(slope).max(axis=1) > _FLAT
         if not active.any():
             break
-        direction = -_two_loops(slope, moves, changes)
+        direction = -_two_loops(slope, pairs)
         fall = _dot(direction, slope)
         direction = np.where((fall < 0)[:, None], direction, -slope)
         fall = np.where(fall < 0, fall, -_dot(slope, slope))
         step = np.where(active, 1.0, 0.0)
-        if not moves:
+        if not pairs:
             # Nothing is known about the curvature yet: a step of length one at most.
             step = step / np.maximum(np.sqrt(_dot(slope, slope)), 1.0)
         step, trial, new_value, new_slope = _search(
             function, params, direction, value, fall, step
         )
         taken = (step > 0)[:, None]
-        moves.append(np.where(taken, trial - params, 0.0))
-        changes.append(np.where(taken, new_slope - slope, 0.0))
-        del moves[:-_LOCAL_MEMORY], changes[:-_LOCAL_MEMORY]
+        move = np.where(taken, trial - params, 0.0)
+        change = np.where(taken, new_slope - slope, 0.0)
+        pairs = [*pairs, _Pair.of(move, change)][-_LOCAL_MEMORY:]
         params = np.where(taken, trial, params)
         # One that cannot step any further has arrived.
         arrived = ~(value - new_value > _STALLED * np.maximum(np.abs(value), 1.0))
@@ -764,35 +763,53 @@ def _search(
     return np.where(short, 0.0, step), trial, new_value, new_slope
 
 
-def _two_loops(slope: Array, moves: list[Array], changes: list[Array]) -> Array:
+class _Pair(NamedTuple):
+    """A step of each problem, the change of slope, and what follows from both.
+
+    inverse: One over the product of the two; 0 without enough curvature.
+    scale: Product over the square of the change, if `used`.
+    """
+
+    move: Array
+    change: Array
+    inverse: Array
+    scale: Array
+    used: Array
+
+    @classmethod
+    def of(cls, move: Array, change: Array) -> _Pair:
+        """Compute the products once: every later step needs them."""
+        product, square = _dot(move, change), _dot(change, change)
+        used = product > np.maximum(_CURVED * square, _TINY)
+        inverse = np.where(used, 1 / np.where(used, product, 1.0), 0.0)
+        scale = product / np.where(used, square, 1.0)
+        return cls(move, change, inverse, scale, used)
+
+
+def _two_loops(slope: Array, pairs: list[_Pair]) -> Array:
     out, parts = slope.copy(), []
-    products = [_dot(m, c) for m, c in zip(moves, changes, strict=True)]
-    used = [
-        p > np.maximum(_CURVED * _dot(c, c), _TINY)
-        for p, c in zip(products, changes, strict=True)
-    ]
-    inverse = [
-        np.where(u, 1 / np.where(u, p, 1.0), 0.0)
-        for u, p in zip(used, products, strict=True)
-    ]
-    for i in reversed(range(len(moves))):
-        part = _dot(moves[i], out) * inverse[i]
-        out -= part[:, None] * changes[i]
+    for pair in reversed(pairs):
+        part = _dot(pair.move, out) * pair.inverse
+        out -= part[:, None] * pair.change
         parts.append(part)
     scale = np.ones(len(out))
-    for u, p, change in zip(used, products, changes, strict=True):
-        scale = np.where(u, p / np.where(u, _dot(change, change), 1.0), scale)
+    for pair in pairs:
+        scale = np.where(pair.used, pair.scale, scale)
     out *= scale[:, None]
-    for i, part in zip(range(len(moves)), reversed(parts), strict=True):
-        part = part - _dot(changes[i], out) * inverse[i]
-        out += part[:, None] * moves[i]
+    for pair, part in zip(pairs, reversed(parts), strict=True):
+        part = part - _dot(pair.change, out) * pair.inverse
+        out += part[:, None] * pair.move
     return out
 
 
 def _dot(one: Array, other: Array) -> Array:
     """Inner product of each problem's rows."""
-    # Entry after entry, so that the bits do not depend on the number of problems.
-    return np.cumsum(one * other, axis=1)[:, -1]
+    # Entry after entry, so that the bits do not depend on the number of problems: numpy
+    # adds whole rows in their order, but a single column in pairs.
+    if len(one) == 1:
+        return np.cumsum(one * other, axis=1)[:, -1]
+    out: Array = np.add.reduce(np.multiply(one.T, other.T, order="C"), axis=0)
+    return out
 
 
 # Rows that are all correct or all wrong have their optimum at infinity.
