@@ -145,7 +145,7 @@ def test_a_fit_takes_two_exchanges_and_two_for_each_round(n_clients, signed):
 def test_rounds_of_other_cohorts_are_prepared_for_themselves():
     """Cohorts that are the same in all rounds are prepared once they come again."""
     names = [f"s{i}" for i in range(6)]
-    fed = make_federation(6, 600, 2, random_state=0)
+    fed = make_federation(6, 600, 2, temperature=20.0, random_state=0)
     spy = Spy(make_sites(names, dict(zip(names, fed.clients, strict=True))))
     runner = FederatedRunner(n_rounds=4, secure=True, cohort_size=3)
     found = FedTempCalibrator(classes=[0, 1], runner=runner).fit(RemoteClients(spy))
