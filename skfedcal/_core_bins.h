@@ -336,6 +336,7 @@ static int FN(few_odds_bins)(const Matrix *m, const Group *g, const Bins *b)
 static int FN(few_proba_bins)(const Matrix *m, const Group *g, const Bins *b)
 {
     const Py_ssize_t n = m->columns;
+    const FN(vd) last = (FN(vd)){0} - (double)(b->n_bins - 1);
     FN(vi) bad = {0};
     for (int i = 0; i < g->size; i += LANES_D) {
         const char *rows[LANES_D];
@@ -347,11 +348,12 @@ static int FN(few_proba_bins)(const Matrix *m, const Group *g, const Bins *b)
         const FN(vd) total = FN(sum_places)(sums);
         bad |= ~(FN(vi))(total == total);
         for (Py_ssize_t j = 0; j < n; j++) {
+            /* Places at the end or beyond it are of the last bin. */
+            const FN(vd) at = -FN(max_d)(-(weights[j] / total * b->n_bins), last);
             double place[LANES_D];
-            const FN(vd) at = weights[j] / total * b->n_bins;
             memcpy(place, &at, sizeof at);
             for (int l = 0; l < LANES_D; l++)
-                b->index[j * GROUP + i + l] = place[l] < b->n_bins - 1 ? (int32_t)place[l] : b->n_bins - 1;
+                b->index[j * GROUP + i + l] = (int32_t)place[l];
         }
     }
     return !FN(signs_d)(bad);
@@ -393,20 +395,25 @@ INLINE void FN(few_losses)(const Matrix *m, const Group *g, const double *given,
             FN(few_gaps)(m, rows, columns);
         for (int l = 0; l < LANES_D && i + l < g->size; l++)
             own[l] = g->labels[i + l];
-        for (Py_ssize_t j = 0; j < n; j++) {
-            FN(vd) v;
-            if (given)
-                memcpy(&v, given + j * GROUP + i, sizeof v);
-            else
-                v = FN(exp2_d)(columns[j] * LOG2_E);
-            const FN(vi) mine = (FN(vi))(own == (int64_t)j);
-            weight = FN(pick_d)(mine, v, weight);
-            if (!given)
-                gap = FN(pick_d)(mine, columns[j], gap);
-            v = (FN(vd))((FN(vi))v & ~mine);
-            rests[j % 8] += v;
-            squares[j % 8] += v * v;
-        }
+        for (Py_ssize_t first = 0; first < n; first += 8)
+#pragma GCC unroll 8
+            for (int k = 0; k < 8; k++) {
+                const Py_ssize_t j = first + k;
+                FN(vd) v;
+                if (j >= n)
+                    break;
+                if (given)
+                    memcpy(&v, given + j * GROUP + i, sizeof v);
+                else
+                    v = FN(exp2_d)(columns[j] * LOG2_E);
+                const FN(vi) mine = (FN(vi))(own == (int64_t)j);
+                weight = FN(pick_d)(mine, v, weight);
+                if (!given)
+                    gap = FN(pick_d)(mine, columns[j], gap);
+                v = (FN(vd))((FN(vi))v & ~mine);
+                rests[k] += v;
+                squares[k] += v * v;
+            }
         const FN(vd) rest = FN(sum_places)(rests), total = rest + weight, share = 1.0 / total, wrong = rest * share;
         const FN(vd) losses = FN(log_d)(total) - (given ? FN(log_d)(weight) : gap);
         const FN(vd) briers = wrong * wrong + FN(sum_places)(squares) * (share * share);
