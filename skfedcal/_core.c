@@ -739,7 +739,10 @@ static int count_group(const Matrix *m, Group *g, Bins *bins, int32_t *positive,
             size++;
         /* (k + 1)^2 - k^2 = 2 k + 1, first for all classes, then back for its own. */
         int64_t sum = 0, sum_own = 0;
-        for (Py_ssize_t j = 0; j < m->columns; j++) {
+        const int alone = size == 1 && !squares;
+        for (Py_ssize_t j = 0; j < m->columns && alone; j++)
+            others[j * n_bins + index[j * across]]++;
+        for (Py_ssize_t j = 0; j < m->columns && !alone; j++) {
             int32_t *cells = others + j * n_bins;
             const int32_t *places = index + j * across;
             if (squares)
@@ -875,9 +878,12 @@ static int write_values(const Matrix *m, const Matrix *out, Bins *bins, const do
         for (int l = 0; l < group.size; l++) {
             const double *from = bins->work + l;
             char *to = out->data + (i + l) * out->down;
-            if (out->single)
+            if (out->single && most == 1)
                 for (Py_ssize_t j = 0; j < n; j++)
-                    ((float *)to)[j] = (float)from[j * most];
+                    ((float *)to)[j] = (float)from[j];
+            else if (out->single)
+                for (Py_ssize_t j = 0; j < n; j++)
+                    ((float *)to)[j] = (float)from[j * GROUP];
             else
                 for (Py_ssize_t j = 0; j < n; j++)
                     ((double *)to)[j] = from[j * most];
