@@ -62,6 +62,21 @@ class LabelledRows:
         """Position of each row's client in the block."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
+    def select(self, clients: Array) -> LabelledRows:
+        """Rows of some of the clients."""
+        sizes = np.diff(self.offsets)[clients]
+        offsets = np.append(0, np.cumsum(sizes))
+        moved = np.repeat(self.offsets[:-1][clients] - offsets[:-1], sizes)
+        where = np.arange(offsets[-1]) + moved
+        masked, own = self.rows.masked, self.rows
+        rows = CanonicalRows(
+            own.values.take(where, axis=1),
+            None if masked is None else masked.take(where, axis=1),
+            own.ranks.take(where, axis=1) if own.ranks.size else own.ranks,
+            own.gaps.take(where, axis=1) if own.gaps.size else own.gaps,
+        )
+        return LabelledRows(rows, self.labels[where], self.weights[where], offsets)
+
 
 def canonical(logits: Array, beta: float = 1.0, ranked: bool = False) -> CanonicalRows:
     """Canonical form of logits of shape (n_rows, n_classes), times `beta`."""

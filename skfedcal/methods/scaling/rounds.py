@@ -699,23 +699,27 @@ def _append(kept: Array, new: Array) -> Array:
 # Pairs kept, halvings per step, share of the predicted decrease that is asked for.
 _LOCAL_MEMORY, _LOCAL_MAX_HALVINGS, _LOCAL_ARMIJO = 10, 20, 1e-4
 
+# Share of the problems up to which their rows are copied, and the others left out.
+_MOST_SELECTED = 0.75
+
 # A problem is solved at this slope or decrease, as in scipy. Smallest curvature kept,
 # as a part of the change of slope and as a number.
 _FLAT, _STALLED = 1e-5, 2.2e-9
 _CURVED, _TINY = 1e-10, 1e-30
 
 
-def minimise_each(
-    function: Callable[[Array], tuple[Array, Array]], start: Array, n_steps: int
-) -> Array:
+_Function = Callable[[Array, Array | None], tuple[Array, Array]]
+
+
+def minimise_each(function: _Function, start: Array, n_steps: int) -> Array:
     """Minimise each problem from its own row of `start` by at most `n_steps` steps.
 
-    `function` maps parameters of shape (n_problems, size) to values and slopes. All
-    problems step together, but their steps are independent; those that have converged
-    do not move.
+    `function` maps parameters of shape (n_problems, size) to values and slopes, of the
+    problems at given positions, or of all for None. All problems step together, but
+    their steps are independent; those that have converged do not move.
     """
     params = start.copy()
-    value, slope = function(params)
+    value, slope = function(params, None)
     pairs: list[_Pair] = []
     for _ in range(n_steps):
         active = np.abs(slope).max(axis=1) > _FLAT
@@ -745,22 +749,33 @@ def minimise_each(
 
 
 def _search(
-    function: Callable[[Array], tuple[Array, Array]],
+    function: _Function,
     params: Array,
     direction: Array,
     value: Array,
     fall: Array,
     step: Array,
 ) -> tuple[Array, Array, Array, Array]:
-    """Halve each step until its value decreases; a step of 0 means that none did."""
+    """Halve each step until its value decreases; a step of 0 means that none did.
+
+    Values and slopes are computed where a step is still to be found.
+    """
+    trial, new_value, new_slope = params.copy(), value.copy(), np.zeros_like(params)
+    short = np.flatnonzero(step > 0)
     for _ in range(_LOCAL_MAX_HALVINGS):
-        trial = params + step[:, None] * direction
-        new_value, new_slope = function(trial)
-        short = ~(new_value <= value + _LOCAL_ARMIJO * step * fall) & (step > 0)
-        if not short.any():
+        trial[short] = params[short] + step[short, None] * direction[short]
+        if len(short) > _MOST_SELECTED * len(step):
+            found = function(trial, None)
+            new_value[short], new_slope[short] = (one[short] for one in found)
+        else:
+            new_value[short], new_slope[short] = function(trial[short], short)
+        enough = value[short] + _LOCAL_ARMIJO * step[short] * fall[short]
+        short = short[~(new_value[short] <= enough)]
+        if not len(short):
             return step, trial, new_value, new_slope
-        step = np.where(short, step / 2, step)
-    return np.where(short, 0.0, step), trial, new_value, new_slope
+        step[short] /= 2
+    step[short] = 0.0
+    return step, trial, new_value, new_slope
 
 
 class _Pair(NamedTuple):
@@ -920,16 +935,17 @@ class LocalAverage:
             :, None
         ]
 
-        def mean_loss(params: Array) -> tuple[Array, Array]:
-            sums, _ = loss_and_slopes(self.family, params, data)
-            sums /= n_rows
+        def mean_loss(params: Array, some: Array | None) -> tuple[Array, Array]:
+            part = data if some is None else data.select(some)
+            sums, _ = loss_and_slopes(self.family, params, part)
+            sums /= n_rows if some is None else n_rows[some]
             return sums[:, 0], sums[:, 1:]
 
         params = np.tile(start, (len(n_rows), 1))
         if self.local_solver == "lbfgs":
             return minimise_each(mean_loss, params, self.local_iter)
         for _ in range(self.local_iter):
-            params -= self.learning_rate * mean_loss(params)[1]
+            params -= self.learning_rate * mean_loss(params, None)[1]
         return params
 
 

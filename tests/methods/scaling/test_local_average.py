@@ -12,6 +12,7 @@ from skfedcal.methods.scaling.families import (
     OrderPreservingMap,
     VectorMap,
     canonical,
+    labelled,
 )
 from skfedcal.methods.scaling.rounds import LocalAverage, minimise_each
 from skfedcal.privacy.entropy import SeededEntropy
@@ -85,9 +86,10 @@ def test_each_problem_is_solved_by_itself():
     scales = np.exp(rng.normal(size=(5, 4)))
 
     def bowls(some):
-        def function(params):
-            move = params - centres[some]
-            return (scales[some] * move**2).sum(axis=1) / 2, scales[some] * move
+        def function(params, which):
+            own = some if which is None else some[which]
+            move = params - centres[own]
+            return (scales[own] * move**2).sum(axis=1) / 2, scales[own] * move
 
         return function
 
@@ -149,3 +151,40 @@ def test_under_skew_local_optima_lose_accuracy_and_early_stops_do_not(family):
     base = (made.test_logits.argmax(axis=1) == made.test_labels).mean()
     assert accuracy() < base - 0.05
     assert accuracy(local_solver="gd") > base - 0.01
+
+
+def test_problems_that_have_arrived_are_not_computed_again():
+    sizes = []
+
+    # Round bowls need a few steps, the last two, which are narrow, many.
+    scales = np.ones((8, 3))
+    scales[6:] = [[1.0, 30.0, 900.0]]
+
+    def function(params, which):
+        own = scales if which is None else scales[which]
+        sizes.append(len(own))
+        move = params - 0.5
+        return (own * move**2).sum(axis=1) / 2, own * move
+
+    found = minimise_each(function, np.zeros((8, 3)), 100)
+    np.testing.assert_allclose(found, np.full((8, 3), 0.5), atol=1e-4)
+    assert sizes[0] == 8 and sizes.count(2) > len(sizes) / 2
+
+
+@pytest.mark.parametrize("ranked", [False, True])
+def test_selected_rows_are_those_of_the_clients_alone(ranked):
+    data = drawn((1, 6, 0, 30, 2, 9), c=4)
+    data.rows[10, 1] = -np.inf
+    some = np.array([0, 3, 4])
+
+    def own(clients):
+        (block,) = clients.blocks(10**6)
+        return labelled(block, 1.0, ranked)
+
+    found, alone = own(data).select(some), own(data.select(some))
+    for name in ("values", "masked", "ranks", "gaps"):
+        one, other = getattr(found.rows, name), getattr(alone.rows, name)
+        assert (one is None) == (other is None)
+        np.testing.assert_array_equal(one, other)
+    for name in ("labels", "weights", "offsets", "owners"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(alone, name))
