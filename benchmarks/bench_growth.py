@@ -71,7 +71,8 @@ _PAIRS = (
 STEEP = {
     ("FedMatrixCalibrator", "classes"): "c x c parameters, so that a row costs c x c "
     "by nature; growth in parameters is per parameter",
-    ("FedOPVectorCalibrator", "classes"): f"{_PAIRS}, and sorted rows",
+    ("FedOPVectorCalibrator", "classes"): "sorted rows, and more rounds with more "
+    "classes",
     ("FedVectorCalibrator", "classes"): _PAIRS,
     ("FedBiasTempCalibrator", "classes"): _PAIRS,
     ("FedAutoCalibrator", "classes"): f"its choice has {_PAIRS}",
