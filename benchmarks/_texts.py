@@ -229,8 +229,8 @@ CAUSES = {
     "checks less",
     "temperature, fit": "checks of the input, the record of each round and the report "
     "take as long at any number of rows",
-    "temperature, predict_proba": "both are bound by the memory of rows and result, and "
-    "ours also checks its input",
+    "temperature, predict_proba": "both are bound by the memory of rows and result, "
+    "and ours also checks its input",
     "score histogram and AUC": "sums without noise also add the second moments of each "
     "client, for intervals: a product for any two cells in which it has rows",
     "import": "ours loads scikit-learn as well",
