@@ -1719,7 +1719,7 @@ static PyObject *class_gaps(PyObject *Py_UNUSED(self), PyObject *const *args, Py
         g.marks = malloc((size / 16 + 1) * sizeof(uint32_t));
         g.gaps = gaps->buf;
         g.width = gaps->shape[1];
-        /* An entry is at most the sum of its row. */
+        /* An entry is at most the sum of its row, unless another one is below 0. */
         if (n < 1 || n > INT32_MAX - 8 || n_bins < 1 || n_bins > 1 << 24 || !(g.width > n_bins * (1 + 2 * g.slack) && g.slack >= 0)
             || length(codes) != m.rows || gaps->shape[0] != n || length(columns) != n)
             fault = "arrays do not fit together";

@@ -257,6 +257,8 @@ static int RN(add_rows)(const Matrix *m, const Gaps *g, double *sums)
     const Py_ssize_t n = m->columns, size = m->rows * n;
     /* A little low, since value * n_bins may round up to 1. */
     const REAL cut = (REAL)((1.0 - 1e-6) / g->n_bins);
+    /* What rounding to single precision leaves of the largest sum of a row; see class_gaps. */
+    const double most = 1.0 + 2.0 * g->slack;
     word least;
     memcpy(&least, &cut, sizeof least);
     if (!RN(add_up)(m, g->slack, 0, NULL))
@@ -267,7 +269,8 @@ static int RN(add_rows)(const Matrix *m, const Gaps *g, double *sums)
     for (Py_ssize_t i = 0; i < n_found; i++) {
         const Py_ssize_t at = g->found[i], row = (Py_ssize_t)(at * inverse >> 40), column = at - row * n;
         const double value = (double)from[at];
-        if (!(value >= 0.0))
+        /* Beside an entry below 0 another one may be of any size. */
+        if (!(value >= 0.0 && value <= most))
             return 0;
         g->gaps[column * g->width + (int32_t)(value * g->n_bins)] += value - (double)(g->labels[row] == column);
     }

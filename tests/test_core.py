@@ -1074,6 +1074,25 @@ def test_a_fault_of_any_entry_is_found(n_columns, dtype):
 
 
 @needs_core
+@pytest.mark.usefixtures("best_level")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", [2, 17, 60, 1100])
+def test_an_entry_below_0_after_a_large_one_is_found(n_columns, dtype):
+    """The row adds up to 1: the large entry has no bin, and must not be counted."""
+    rows, labels = distributions(70, n_columns, dtype)
+    memory, columns = np.zeros((n_columns + 8, 16)), np.empty(n_columns)
+    for level in _compiled.levels():
+        _compiled.core.use(level)
+        for row in (0, 69):
+            bad = rows.copy()
+            bad[row] = 0
+            bad[row, -2:] = 4, -3
+            gaps = memory[:n_columns]
+            assert not _compiled.class_gaps(bad, labels, 15, 1e-3, gaps, columns)
+            np.testing.assert_array_equal(memory[n_columns:], 0)
+
+
+@needs_core
 def test_sums_of_metrics_refuse_arrays_that_do_not_fit():
     core, rows, labels = _compiled.core, np.full((2, 4), 0.25), np.zeros(2, int)
     columns = np.empty(4)
