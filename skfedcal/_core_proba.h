@@ -9,6 +9,16 @@
 #define PARTS (64 / WIDTH)
 #define PIECE ((int)(64 / sizeof(REAL)))
 
+#if defined(__x86_64__) && WIDTH == 64
+/* A mask of LANES bits as a number. gcc 12 may widen a mask of 16 bits by storing them and
+   loading 32, of which half are what the stack held; here it cannot see where they come from. */
+INLINE uint32_t RN(widened)(uint16_t mask)
+{
+    __asm__("" : "+r"(mask));
+    return mask;
+}
+#endif
+
 /* Bit l is the sign of lane l. */
 INLINE uint32_t RN(signs)(ivec mask)
 {
@@ -23,7 +33,7 @@ INLINE uint32_t RN(signs)(ivec mask)
     return (uint32_t)(sizeof(REAL) == 4 ? __builtin_ia32_movmskps256((FN(vf))mask) : __builtin_ia32_movmskpd256((FN(vd))mask));
 #else
     typedef long long eight __attribute__((vector_size(64)));
-    return sizeof(REAL) == 4 ? __builtin_ia32_cvtd2mask512((FN(vw))mask) : __builtin_ia32_cvtq2mask512((eight)mask);
+    return RN(widened)(sizeof(REAL) == 4 ? __builtin_ia32_cvtd2mask512((FN(vw))mask) : __builtin_ia32_cvtq2mask512((eight)mask));
 #endif
 }
 
@@ -34,8 +44,8 @@ INLINE uint32_t RN(reaching)(ivec v, word least)
 #if defined(__x86_64__) && WIDTH == 64
     typedef long long eight __attribute__((vector_size(64)));
     const ivec all = (ivec){0} + least;
-    return sizeof(REAL) == 4 ? __builtin_ia32_ucmpd512_mask((FN(vw))v, (FN(vw))all, 5, -1)
-                             : __builtin_ia32_ucmpq512_mask((eight)v, (eight)all, 5, -1);
+    return RN(widened)(sizeof(REAL) == 4 ? __builtin_ia32_ucmpd512_mask((FN(vw))v, (FN(vw))all, 5, -1)
+                                         : __builtin_ia32_ucmpq512_mask((eight)v, (eight)all, 5, -1));
 #else
     return RN(signs)((least - 1 - v) | v);
 #endif
