@@ -47,7 +47,10 @@ INLINE uint32_t RN(reaching)(ivec v, word least)
     return RN(widened)(sizeof(REAL) == 4 ? __builtin_ia32_ucmpd512_mask((FN(vw))v, (FN(vw))all, 5, -1)
                                          : __builtin_ia32_ucmpq512_mask((eight)v, (eight)all, 5, -1));
 #else
-    return RN(signs)((least - 1 - v) | v);
+    /* Without signs, since differences from entries below 0 overflow. */
+    typedef uint32_t narrow __attribute__((vector_size(WIDTH)));
+    const ivec all = (ivec){0} + (least - 1);
+    return RN(signs)((sizeof(REAL) == 4 ? (ivec)((narrow)all - (narrow)v) : (ivec)((FN(vu))all - (FN(vu))v)) | v);
 #endif
 }
 
