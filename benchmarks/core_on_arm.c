@@ -29,6 +29,7 @@ static const char *error;
 static const Given *given_of(PyObject *object) { return ((Wrapped *)object)->given; }
 long PyLong_AsLong(PyObject *object) { return (long)given_of(object)->whole; }
 long long PyLong_AsLongLong(PyObject *object) { return given_of(object)->whole; }
+unsigned long long PyLong_AsUnsignedLongLong(PyObject *object) { return (unsigned long long)given_of(object)->whole; }
 Py_ssize_t PyLong_AsSsize_t(PyObject *object) { return given_of(object)->whole; }
 int PyObject_IsTrue(PyObject *object) { return given_of(object)->whole != 0; }
 

@@ -186,7 +186,8 @@ def packed_number(value: object) -> bytes:
     if value is None:
         kind, whole, real = NOTHING, 0, 0.0
     elif isinstance(value, int | np.integer | np.bool_):
-        kind, whole, real = WHOLE, int(value), 0.0
+        # Numbers of 2^63 and above have the bits of one below 0.
+        kind, whole, real = WHOLE, (int(value) + (1 << 63)) % (1 << 64) - (1 << 63), 0.0
     else:
         kind, whole, real = REAL_NUMBER, 0, float(value)
     return struct.pack("<qqd", kind, whole, real) + bytes(80)
@@ -253,6 +254,17 @@ def functions(core: Any) -> dict[str, list[np.ndarray]]:
             proba = np.empty_like(logits)
             core.softmax(logits, proba, 1.0, False)
             found.setdefault("sums of metrics", []).extend(sums(core, proba, labels))
+            given = rng.normal(size=(8, n_classes))
+            curves = np.zeros((2, 6, n_classes))
+            whole = np.array([0, 90, 200])
+            core.platt_sums(logits, None, labels, whole, None, 0, given, curves)
+            found.setdefault("sums of sigmoids", []).append(curves)
+            limbs = np.zeros((3, n_classes), np.int64)
+            core.limb_sum(logits, 2.0**50, limbs)
+            found.setdefault("sums in fixed point", []).append(limbs)
+    marks = np.zeros(200, np.bool_)
+    core.held_marks(np.array([0, 90, 200]), np.array([3, -5]), 1, 1 << 63, marks)
+    found["rows that are held back"] = [marks]
     return found
 
 

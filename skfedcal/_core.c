@@ -702,6 +702,9 @@ static int start_bins(Bins *bins, PyObject *const *args, Py_ssize_t n_columns)
         PyErr_Format(PyExc_ValueError, "%ld bins", n_bins);
         return 0;
     }
+    /* So many places have no halves in single precision, and an error is a number of 0 or more. */
+    if (n_bins > 1 << 20 || !(bins->slack >= 0))
+        bins->slack = 1.0;
     const Py_ssize_t few = n_columns <= FEW_BINS ? GROUP * n_columns : 0;
     bins->work = malloc(((n_columns + 16) * 2 + few) * sizeof(double));
     bins->index = calloc(n_columns + 16 + few, sizeof(int32_t));
@@ -1098,7 +1101,7 @@ static PyObject *encode_sum(PyObject *Py_UNUSED(self), PyObject *const *args, Py
         code.rounded = malloc((size + 1) * sizeof(int64_t));
         code.places = malloc((size + 1) * sizeof(Py_ssize_t));
         /* Integers of at most 2^31 have squares that fit; see the codec. */
-        if (length(total) != size || groups < 1 || size % groups || !(code.clip / code.step <= 0x1p31) || code.limit < 0)
+        if (length(total) != size || groups < 1 || size % groups || !(code.clip >= 0 && code.step > 0 && code.clip / code.step <= 0x1p31) || code.limit < 0)
             PyErr_SetString(PyExc_ValueError, "arrays do not fit together");
         else if (!code.values || !code.rounded || !code.places)
             PyErr_NoMemory();
@@ -1181,7 +1184,8 @@ static PyObject *held_marks(PyObject *Py_UNUSED(self), PyObject *const *args, Py
         && (names = take(&arrays, args[1], "lq", 1, DENSE, "names"))
         && (out = take(&arrays, args[4], "?", 1, DENSE | PyBUF_WRITABLE, "out"))) {
         const Py_ssize_t n = length(offsets) - 1, n_rows = length(out);
-        int good = n >= 0 && length(names) == n && whole_number(offsets, n) - whole_number(offsets, 0) == n_rows;
+        int good = n >= 0 && length(names) == n && whole_number(offsets, 0) >= 0
+                   && whole_number(offsets, n) - whole_number(offsets, 0) == n_rows;
         for (Py_ssize_t i = 0; i < n && good; i++)
             good = whole_number(offsets, i) <= whole_number(offsets, i + 1);
         char *mark = out->buf;
@@ -1332,7 +1336,8 @@ static void write_curvature(const Scaling *s, double *to)
 static Py_ssize_t n_bends(Py_ssize_t n, int bend)
 {
     const Py_ssize_t pair = n * (2 * n + 1), half = n * (n + 1) / 2;
-    const Py_ssize_t sizes[] = {0, pair, 3 * n, half * ((n + 1) * (n + 2) / 2), pair + 2 * half};
+    const Py_ssize_t full = bend == BEND_FULL ? half * ((n + 1) * (n + 2) / 2) : 0;
+    const Py_ssize_t sizes[] = {0, pair, 3 * n, full, pair + 2 * half};
     return sizes[bend];
 }
 
@@ -1396,7 +1401,8 @@ static PyObject *scaling_sums(PyObject *Py_UNUSED(self), PyObject *const *args, 
         const Py_ssize_t n_clients = length(loop.offsets) - 1, size = m.columns * (map == MAP_MATRIX ? m.columns + 1 : 2);
         const char *fault = NULL;
         s.n = m.columns;
-        if (n_clients < 0 || m.columns < 1 || map < 0 || map > MAP_ORDER || bend < 0 || bend > (map == MAP_ORDER ? BEND_CLASS : BEND_SPLIT)
+        /* Products of all pairs of more classes have no room. */
+        if (n_clients < 0 || m.columns < 1 || (bend == BEND_FULL && m.columns > 1 << 12) || map < 0 || map > MAP_ORDER || bend < 0 || bend > (map == MAP_ORDER ? BEND_CLASS : BEND_SPLIT)
             || params->shape[1] != size
             || (params->shape[0] != 1 && params->shape[0] != n_clients) || sums->shape[0] != n_clients
             || sums->shape[1] != size + 2 || bends->shape[0] != n_clients || bends->shape[1] != n_bends(m.columns, s.bend)
@@ -1725,7 +1731,7 @@ static PyObject *class_gaps(PyObject *Py_UNUSED(self), PyObject *const *args, Py
         g.marks = malloc((size / 16 + 1) * sizeof(uint32_t));
         g.gaps = gaps->buf;
         g.width = gaps->shape[1];
-        /* An entry is at most the sum of its row. */
+        /* An entry is at most the sum of its row, unless another one is below 0. */
         if (n < 1 || n > INT32_MAX - 8 || n_bins < 1 || n_bins > 1 << 24 || !(g.width > n_bins * (1 + 2 * g.slack) && g.slack >= 0)
             || length(codes) != m.rows || gaps->shape[0] != n || length(columns) != n)
             fault = "arrays do not fit together";

@@ -9,6 +9,16 @@
 #define PARTS (64 / WIDTH)
 #define PIECE ((int)(64 / sizeof(REAL)))
 
+#if defined(__x86_64__) && WIDTH == 64
+/* A mask of LANES bits as a number. gcc 12 may widen a mask of 16 bits by storing them and
+   loading 32, of which half are what the stack held; here it cannot see where they come from. */
+INLINE uint32_t RN(widened)(uint16_t mask)
+{
+    __asm__("" : "+r"(mask));
+    return mask;
+}
+#endif
+
 /* Bit l is the sign of lane l. */
 INLINE uint32_t RN(signs)(ivec mask)
 {
@@ -23,7 +33,7 @@ INLINE uint32_t RN(signs)(ivec mask)
     return (uint32_t)(sizeof(REAL) == 4 ? __builtin_ia32_movmskps256((FN(vf))mask) : __builtin_ia32_movmskpd256((FN(vd))mask));
 #else
     typedef long long eight __attribute__((vector_size(64)));
-    return sizeof(REAL) == 4 ? __builtin_ia32_cvtd2mask512((FN(vw))mask) : __builtin_ia32_cvtq2mask512((eight)mask);
+    return RN(widened)(sizeof(REAL) == 4 ? __builtin_ia32_cvtd2mask512((FN(vw))mask) : __builtin_ia32_cvtq2mask512((eight)mask));
 #endif
 }
 
@@ -34,10 +44,13 @@ INLINE uint32_t RN(reaching)(ivec v, word least)
 #if defined(__x86_64__) && WIDTH == 64
     typedef long long eight __attribute__((vector_size(64)));
     const ivec all = (ivec){0} + least;
-    return sizeof(REAL) == 4 ? __builtin_ia32_ucmpd512_mask((FN(vw))v, (FN(vw))all, 5, -1)
-                             : __builtin_ia32_ucmpq512_mask((eight)v, (eight)all, 5, -1);
+    return RN(widened)(sizeof(REAL) == 4 ? __builtin_ia32_ucmpd512_mask((FN(vw))v, (FN(vw))all, 5, -1)
+                                         : __builtin_ia32_ucmpq512_mask((eight)v, (eight)all, 5, -1));
 #else
-    return RN(signs)((least - 1 - v) | v);
+    /* Without signs, since differences from entries below 0 overflow. */
+    typedef uint32_t narrow __attribute__((vector_size(WIDTH)));
+    const ivec all = (ivec){0} + (least - 1);
+    return RN(signs)((sizeof(REAL) == 4 ? (ivec)((narrow)all - (narrow)v) : (ivec)((FN(vu))all - (FN(vu))v)) | v);
 #endif
 }
 
@@ -257,6 +270,8 @@ static int RN(add_rows)(const Matrix *m, const Gaps *g, double *sums)
     const Py_ssize_t n = m->columns, size = m->rows * n;
     /* A little low, since value * n_bins may round up to 1. */
     const REAL cut = (REAL)((1.0 - 1e-6) / g->n_bins);
+    /* What rounding to single precision leaves of the largest sum of a row; see class_gaps. */
+    const double most = 1.0 + 2.0 * g->slack;
     word least;
     memcpy(&least, &cut, sizeof least);
     if (!RN(add_up)(m, g->slack, 0, NULL))
@@ -267,7 +282,8 @@ static int RN(add_rows)(const Matrix *m, const Gaps *g, double *sums)
     for (Py_ssize_t i = 0; i < n_found; i++) {
         const Py_ssize_t at = g->found[i], row = (Py_ssize_t)(at * inverse >> 40), column = at - row * n;
         const double value = (double)from[at];
-        if (!(value >= 0.0))
+        /* Beside an entry below 0 another one may be of any size. */
+        if (!(value >= 0.0 && value <= most))
             return 0;
         g->gaps[column * g->width + (int32_t)(value * g->n_bins)] += value - (double)(g->labels[row] == column);
     }

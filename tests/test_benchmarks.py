@@ -52,6 +52,19 @@ def test_every_script_is_named_on_the_page(harness):
     assert set(re.findall(r"python -m benchmarks\.(\w+)", text)) == scripts
 
 
+def test_the_emulated_core_can_read_all_numbers_of_its_arguments():
+    """What core_on_arm.c does not define stops the emulated processor."""
+    used, defined = (
+        set(re.findall(r"\b(?:PyLong|PyFloat)_As\w+|\bPyObject_IsTrue", text))
+        for text in (
+            (ROOT / "skfedcal" / "_core.c").read_text(),
+            (ROOT / "benchmarks" / "core_on_arm.c").read_text(),
+        )
+    )
+    assert used
+    assert used <= defined
+
+
 def test_a_page_names_the_aims_that_are_missed(harness):
     from benchmarks.page import page
 

@@ -1074,6 +1074,42 @@ def test_a_fault_of_any_entry_is_found(n_columns, dtype):
 
 
 @needs_core
+@pytest.mark.usefixtures("best_level")
+def test_so_many_bins_are_told_apart_in_double_precision():
+    """8388610 - 0.5 is 8388610 in single precision, and no number of a bin."""
+    n_bins = (1 << 23) + 2
+    logits = np.array([[30.0, -30.0], [-30.0, 30.0], [0.0, 0.0]])
+    table, out = np.zeros((3, n_bins)), np.empty_like(logits)
+    table[:, 0], table[:, -1], table[:, n_bins // 2] = 1, 2, 3
+    for level in _compiled.levels():
+        _compiled.core.use(level)
+        for slack in (0.0, -1.0, np.nan):
+            _compiled.core.bin_values(
+                logits, n_bins, 16.0, slack, table[:2], False, out
+            )
+            np.testing.assert_array_equal(out, [[2, 1], [1, 2], [3, 3]])
+
+
+@needs_core
+@pytest.mark.usefixtures("best_level")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", [2, 17, 60, 1100])
+def test_an_entry_below_0_after_a_large_one_is_found(n_columns, dtype):
+    """The row adds up to 1: the large entry has no bin, and must not be counted."""
+    rows, labels = distributions(70, n_columns, dtype)
+    memory, columns = np.zeros((n_columns + 8, 16)), np.empty(n_columns)
+    for level in _compiled.levels():
+        _compiled.core.use(level)
+        for row in (0, 69):
+            bad = rows.copy()
+            bad[row] = 0
+            bad[row, -2:] = 4, -3
+            gaps = memory[:n_columns]
+            assert not _compiled.class_gaps(bad, labels, 15, 1e-3, gaps, columns)
+            np.testing.assert_array_equal(memory[n_columns:], 0)
+
+
+@needs_core
 def test_sums_of_metrics_refuse_arrays_that_do_not_fit():
     core, rows, labels = _compiled.core, np.full((2, 4), 0.25), np.zeros(2, int)
     columns = np.empty(4)
