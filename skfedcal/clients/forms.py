@@ -490,7 +490,9 @@ def make_dataset(
         # A warning about the values of private rows would be a release of its own.
         if not private and not (finite and input_type == "logits"):
             _warn_about_zeros(rows, labels, len(classes), input_type)
-        rows = to_logits(rows, len(classes), input_type=input_type, warn=not private)
+        rows = to_logits(
+            rows, len(classes), input_type=input_type, warn=not private, stacklevel=6
+        )
     names, order = raw.names, None
     if raw.row_ids is not None:
         names, sizes, order = raw.row_ids.grouped()

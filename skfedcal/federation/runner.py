@@ -215,8 +215,9 @@ def check_settings(runner: FederatedRunner, n_clients: int) -> None:
 
 def _is_plain(runner: FederatedRunner) -> bool:
     """Whether all settings are the defaults, which suit any number of clients."""
-    defaults = FederatedRunner.__dataclass_fields__
-    return all(value is defaults[name].default for name, value in vars(runner).items())
+    # A subclass may have more fields.
+    defaults = FederatedRunner.__dataclass_fields__.items()
+    return all(getattr(runner, name) is field.default for name, field in defaults)
 
 
 def check_masked_sums(runner: FederatedRunner, schedule: Schedule) -> None:

@@ -579,3 +579,18 @@ def test_classes_that_are_column_numbers_are_as_any_others(kind):
     ):
         with pytest.raises(ValueError, match=message):
             dataset(X, labels, classes=wrong)
+
+
+@pytest.mark.parametrize("form", ["arrays", "pairs", "names"])
+def test_the_warning_about_probabilities_points_at_the_fit(form):
+    proba = np.random.default_rng(0).dirichlet(np.ones(3), 60)
+    y = np.arange(60) % 3
+    given = {
+        "arrays": (proba, y),
+        "pairs": ([(proba, y)],),
+        "names": ({"a": (proba, y)},),
+    }
+    with pytest.warns(LogitsWarning, match="sum to 1") as caught:
+        FedTempCalibrator().fit(*given[form])
+    about = [w for w in caught if issubclass(w.category, LogitsWarning)]
+    assert [w.filename for w in about] == [__file__]

@@ -244,6 +244,18 @@ def test_a_runner_does_not_change_and_is_its_own_clone():
     assert "runner__n_rounds" in estimator.get_params()
 
 
+def test_a_runner_of_a_subclass_may_have_more_fields():
+    @dataclass(frozen=True, repr=False)
+    class Named(FederatedRunner):
+        label: str = "study"
+
+    plain = FedTempCalibrator().fit(CLIENTS)
+    named = FedTempCalibrator(runner=Named(label="other")).fit(CLIENTS)
+    assert named.temperature_ == plain.temperature_
+    with pytest.raises(ValueError, match="cohort_size=13"):
+        FedTempCalibrator(runner=Named(cohort_size=13)).fit(CLIENTS)
+
+
 def test_runs_do_not_share_anything():
     # The same runner, twice: rounds, records and noise are those of a fresh one.
     runner = FederatedRunner(n_rounds=2)

@@ -214,8 +214,9 @@ def newton_step(
     scaled = slopes.tolist()
     slope, curvature = scaled[:2]
     if max(abs(slope), curvature) <= floor:
-        # A loss that is flat at the start changes for no T: T = 1 leaves the input.
-        beta = 1.0 if state.beta == START else state.beta
+        # T = 1 leaves the input, and is no worse than a T above it, at or below that of
+        # the start: the loss changes for no T, or all rows are right.
+        beta = 1.0 if START <= state.beta < 1 else state.beta
         return replace(state, beta=beta, stage_rounds=n_steps, error=0.0, flat=True)
     if slope == 0:
         return replace(state, stage_rounds=n_steps, error=0.0)

@@ -107,6 +107,19 @@ def test_a_loss_that_no_temperature_changes_leaves_the_input(sample):
     assert state.flat and state.temperature == 1.0
 
 
+@pytest.mark.parametrize("sample", [1, 8])
+@pytest.mark.parametrize("margin", [24.0, 28.0, 32.0, 40.0])
+def test_rows_that_are_all_right_are_not_made_less_sure(sample, margin):
+    # The loss is flat at T = 1 and not at the start, so that it ends between.
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 2000)
+    rows = rng.normal(size=(2000, 3))
+    rows[np.arange(2000), labels] += margin
+    data = pack([(rows, labels)], 3)
+    state, _ = run(TemperatureNewton(sample=sample), data)
+    assert state.flat and state.temperature <= 1.0
+
+
 @pytest.mark.parametrize("beta", [1e-4, 0.05, 1.0, 3.0, 1e4])
 def test_a_fit_that_starts_near_other_rows_reaches_its_own_optimum(draw, optimum, beta):
     rows, labels = draw(90, 10, 1.5, seed=3)
