@@ -1184,10 +1184,10 @@ static PyObject *held_marks(PyObject *Py_UNUSED(self), PyObject *const *args, Py
         && (names = take(&arrays, args[1], "lq", 1, DENSE, "names"))
         && (out = take(&arrays, args[4], "?", 1, DENSE | PyBUF_WRITABLE, "out"))) {
         const Py_ssize_t n = length(offsets) - 1, n_rows = length(out);
-        int good = n >= 0 && length(names) == n && whole_number(offsets, 0) >= 0
-                   && whole_number(offsets, n) - whole_number(offsets, 0) == n_rows;
+        int good = n >= 0 && length(names) == n && whole_number(offsets, 0) >= 0;
         for (Py_ssize_t i = 0; i < n && good; i++)
             good = whole_number(offsets, i) <= whole_number(offsets, i + 1);
+        good = good && whole_number(offsets, n) - whole_number(offsets, 0) == n_rows;
         char *mark = out->buf;
         for (Py_ssize_t i = 0; i < n && good; i++) {
             const uint64_t own = splitmix((uint64_t)((const int64_t *)names->buf)[i], salt + 1);
