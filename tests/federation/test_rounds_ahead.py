@@ -146,12 +146,14 @@ def test_rounds_of_other_cohorts_are_prepared_for_themselves():
     """Cohorts that are the same in all rounds are prepared once they come again."""
     names = [f"s{i}" for i in range(6)]
     fed = make_federation(6, 600, 2, random_state=0)
-    spy = Spy(make_sites(names, dict(zip(names, fed.clients, strict=True))))
+    # Far from the start, so that a fit takes more than two rounds.
+    rows = {n: (20 * Z, y) for n, (Z, y) in zip(names, fed.clients, strict=True)}
+    spy = Spy(make_sites(names, rows))
     runner = FederatedRunner(n_rounds=4, secure=True, cohort_size=3)
     found = FedTempCalibrator(classes=[0, 1], runner=runner).fit(RemoteClients(spy))
     assert spy.kinds.count("masked") == 2 * len(found.history_) >= 6
     assert spy.kinds.count("keys") == 4
-    spy = Spy(make_sites(names, dict(zip(names, fed.clients, strict=True))))
+    spy = Spy(make_sites(names, rows))
     runner = FederatedRunner(
         n_rounds=4, secure=True, cohort="independent", cohort_size=4
     )
