@@ -13,6 +13,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from skfedcal import _compiled, _numerics
 from skfedcal._docs import SharedDocs, documented
@@ -294,6 +295,21 @@ class HistogramCalibrator(BaseCalibrator):
             values = self._weigh(values, rows, softmax64(rows))
             rows[:] = self._log_values(values)
         return logits
+
+    def _prediction_logits(self, X: Rows) -> Array:
+        check_is_fitted(self)
+        if not self._map_is_used:
+            return super()._prediction_logits(X)
+        logits = self._input_logits(X)
+        if self.weighting is None:
+            out = np.empty_like(logits, order="C")
+            terms = self._bins.terms
+            if _compiled.bin_values(logits, terms, self._log_table, out):
+                return self._in_order(out)
+        # Distances in single precision would be rounded onto edges of bins.
+        gaps = _numerics.center(logits.astype(np.float64))
+        found = self._calibrate(gaps).astype(logits.dtype, copy=False)
+        return self._in_order(found)
 
     def _direct_proba(self, X: Rows) -> FloatArray | None:
         if _compiled.core is None or self.normalize != "l1":

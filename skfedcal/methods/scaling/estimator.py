@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from skfedcal import _compiled, _numerics
 from skfedcal._docs import SharedDocs, documented
@@ -158,6 +159,7 @@ class ScalingCalibrator(BaseCalibrator):
         return super()._calibrate(logits)
 
     def _direct_proba(self, X: Rows) -> Array | None:
+        check_is_fitted(self)
         lines = self._lines()
         if lines is None or _compiled.core is None or not self._map_is_used:
             return None

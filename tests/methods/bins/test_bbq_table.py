@@ -1,12 +1,13 @@
 """Bayesian binning: scores by hand, against a loop, and what noise does to them."""
 
+import warnings
 from math import gamma, lgamma
 
 import numpy as np
 import pytest
 from scipy.special import expit
 
-from skfedcal import _compiled
+from skfedcal import FedBBQCalibrator, FedBinCalibrator, _compiled
 from skfedcal.methods.bins.bbq_table import (
     Levels,
     bbq_table,
@@ -304,3 +305,18 @@ def test_levels_that_are_shared_cannot_be_changed():
     for array in (levels.middle, levels.size):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
+
+
+@pytest.mark.parametrize("weighting", [None, "all", "changed"])
+def test_all_predictions_find_the_same_bins_of_single_precision(weighting):
+    # 6e-8 - 4 is -4 in single precision, an edge of the bins of log-odds.
+    rows = np.array([[5.9604645e-08, 4.0], [1.0, -1.0]], dtype=np.float32)
+    cal = FedBBQCalibrator(n_levels=3) if weighting is None else None
+    cal = cal or FedBinCalibrator(weighting=weighting, space="logit")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cal.fit(rows, [0, 1])
+    proba = cal.predict_proba(rows)
+    np.testing.assert_allclose(np.exp(cal.predict_log_proba(rows)), proba, rtol=1e-5)
+    assert cal.predict(rows).tolist() == proba.argmax(axis=1).tolist()
+    assert cal.predict_log_proba(rows).dtype == np.float32
