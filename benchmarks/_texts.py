@@ -68,8 +68,8 @@ C was taken, and not numba, for these reasons:
   is installed beside it: their bits follow the machine.
 - numba compiles in each process, at the first call, and is a large dependency with a
   compiler of its own. The core is compiled once, when the package is installed.
-- It is not faster: see the trials below, of which that of cwECE takes labels from 0 on
-  and one number of bins only.
+- Trials in numba take at least about as long in the cases below, although that of cwECE
+  takes labels from 0 on and one number of bins only.
 """
 
 WINS_TEXT = """\
