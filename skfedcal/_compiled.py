@@ -88,12 +88,20 @@ def _has_rows(clients: Any) -> bool:
 
 def _rows_of(clients: Any) -> tuple[Array, Array | None, Array, Array]:
     """Rows, their order, labels and offsets of a `FederatedDataset`."""
+    order = clients.order
     return (
         _aligned(clients.rows),
-        clients.order,
+        order if order is None else _aligned(order),
         _aligned(clients.labels),
-        clients.offsets,
+        _aligned(clients.offsets),
     )
+
+
+def _doubles(weights: Array | None) -> Array | None:
+    """Weights of rows in float64."""
+    if weights is None:
+        return None
+    return _aligned(weights.astype(np.float64, copy=False))
 
 
 def softmax(rows: Array, out: Array, scale: float = 1.0, *, logs: bool = False) -> bool:
@@ -124,9 +132,7 @@ def derivative_sums(
     """
     if not _has_rows(clients):
         return False
-    weights = clients.weights
-    if weights is not None:
-        weights = weights.astype(np.float64, copy=False)
+    weights = _doubles(clients.weights)
     core.derivative_sums(
         *_rows_of(clients),
         weights,
@@ -167,9 +173,7 @@ def scaling_sums(
     """
     if not _has_rows(clients):
         return False
-    weights = clients.weights
-    if weights is not None:
-        weights = weights.astype(np.float64, copy=False)
+    weights = _doubles(clients.weights)
     core.scaling_sums(
         *_rows_of(clients),
         weights,
@@ -213,9 +217,7 @@ def bias_sums(clients: Any, points: Array, full: bool, sums: Array) -> bool:
     """
     if not _has_rows(clients):
         return False
-    weights = clients.weights
-    if weights is not None:
-        weights = weights.astype(np.float64, copy=False)
+    weights = _doubles(clients.weights)
     points = np.ascontiguousarray(points, dtype=np.float64)
     core.bias_sums(*_rows_of(clients), weights, points, full, sums)
     return True
@@ -240,8 +242,7 @@ def platt_sums(
     """
     if not _usable(scores) or labels.dtype.kind not in "iu":
         return False
-    if weights is not None:
-        weights = weights.astype(np.float64, copy=False)
+    weights = _doubles(weights)
     labels, scores = _aligned(labels), _aligned(scores)
     core.platt_sums(scores, order, labels, offsets, weights, first, given, sums)
     return True
@@ -432,7 +433,7 @@ def bin_sums(values: Array, labels: Array, weights: Array | None, sums: Array) -
     """
     if core is None or labels.dtype != np.bool_:
         return False
-    core.bin_sums(values, labels, weights, sums)
+    core.bin_sums(_aligned(values), labels, _doubles(weights), sums)
     return True
 
 

@@ -15,8 +15,10 @@ from scipy import special
 
 from skfedcal import (
     FedBBQCalibrator,
+    FedBiasTempCalibrator,
     FedBinCalibrator,
     FedMatrixCalibrator,
+    FedOneVsRestCalibrator,
     FedTempCalibrator,
     FedVectorCalibrator,
     _compiled,
@@ -1302,3 +1304,63 @@ def test_a_variable_of_the_environment_chooses_a_level():
 def test_ids_that_do_not_fit_are_refused_by_the_core(name, args):
     with pytest.raises((IndexError, TypeError)):
         getattr(_compiled.core, name)(*args)
+
+
+def misaligned(array):
+    """The same numbers one byte beside where C has them, as fields of records are."""
+    out = np.zeros(array.nbytes + 1, np.uint8)[1:].view(array.dtype)
+    out = out.reshape(array.shape)
+    out[...] = array
+    assert not out.flags.aligned
+    return out
+
+
+@pytest.mark.parametrize(
+    "kind", [FedTempCalibrator, FedVectorCalibrator, FedBiasTempCalibrator,
+             FedOneVsRestCalibrator, FedBinCalibrator]
+)  # fmt: skip
+def test_arrays_may_lie_anywhere_in_memory(kind):
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(200, 3)), rng.integers(0, 3, 200)
+    ids, weights = rng.integers(0, 4, 200), rng.random(200)
+    some = {} if kind is FedBinCalibrator else {"sample_weight": weights}
+    whole = kind().fit(rows, labels, client_ids=ids, **some)
+    some = {name: misaligned(value) for name, value in some.items()}
+    moved = kind().fit(
+        misaligned(rows), misaligned(labels), client_ids=misaligned(ids), **some
+    )
+    expected = whole.predict_proba(rows)
+    np.testing.assert_array_equal(moved.predict_proba(misaligned(rows)), expected)
+
+
+def test_a_dataset_may_lie_anywhere_in_memory():
+    rows, labels = hard_rows(60, 3, np.float64)
+    order = np.random.default_rng(0).permutation(60)
+    weights = np.linspace(0, 2, 60)
+    sizes = [10, 0, 50]
+    found = []
+    for move in (np.asarray, misaligned):
+        clients = dataset(
+            move(rows), move(labels), sizes, move(weights), order=move(order)
+        )
+        clients = replace(clients, offsets=move(clients.offsets))
+        found.append(derivative_sums(clients, 0.7, 5, np.float64)[0])
+    np.testing.assert_array_equal(*found)
+
+
+def test_metrics_take_arrays_that_lie_anywhere_in_memory():
+    rng = np.random.default_rng(0)
+    labels, weights = rng.integers(0, 2, 90), rng.random(90)
+    proba = rng.random(90)
+    both = np.column_stack([1 - proba, proba])
+    for score, rows in (
+        (calibration_error, proba),
+        (expected_calibration_error, both),
+        (classwise_calibration_error, both),
+    ):
+        expected = score(labels, rows)
+        assert score(misaligned(labels), misaligned(rows)) == expected
+        if score is not classwise_calibration_error:
+            expected = score(labels, rows, sample_weight=weights)
+            moved = misaligned(labels), misaligned(rows)
+            assert score(*moved, sample_weight=misaligned(weights)) == expected
