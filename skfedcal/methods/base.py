@@ -503,8 +503,8 @@ class BaseCalibrator(
     def _input_logits(self, X: Rows, *, look: bool = True) -> Array:
         """Logits of checked scores; may be X itself.
 
-        look: Look for NaN and infinities, also where the caller may as well find them
-            in its result.
+        look: Refuse NaN and infinities here. If False, the caller finds them in its
+            result.
         """
         check_is_fitted(self)
         look = look or self.input_type != "logits"

@@ -214,8 +214,8 @@ def newton_step(
     scaled = slopes.tolist()
     slope, curvature = scaled[:2]
     if max(abs(slope), curvature) <= floor:
-        # T = 1 leaves the input, and is no worse than a T above it, at or below that of
-        # the start: the loss changes for no T, or all rows are right.
+        # Between T = 1 and the start, a flat loss is as low at T = 1, which leaves the
+        # input unchanged: no T changes the loss, or all rows are right.
         beta = 1.0 if START <= state.beta < 1 else state.beta
         return replace(state, beta=beta, stage_rounds=n_steps, error=0.0, flat=True)
     if slope == 0:
