@@ -81,8 +81,8 @@ class _SameMethod(Protocol):
 def fit_context() -> _SameMethod:
     """Validate the parameters before a fit, and tear callbacks down after it.
 
-    It does what scikit-learn's `_fit_context(prefer_skip_nested_validation=False)` does.
-    Without callbacks it enters no context: contexts take a tenth of a small fit.
+    Like scikit-learn's `_fit_context(prefer_skip_nested_validation=False)`. Without
+    callbacks it enters no context: contexts take a tenth of a small fit.
     """
 
     def decorate(fit: Any) -> Any:
