@@ -273,7 +273,8 @@ def no_signature(found):
 
 
 def bad_signature(found):
-    found["signature"] = found["signature"][:-2] + "00"
+    last = f"{int(found['signature'][-2:], 16) ^ 1:02x}"
+    found["signature"] = found["signature"][:-2] + last
 
 
 @pytest.mark.parametrize(
