@@ -119,28 +119,29 @@ def softmax(rows: Array, out: Array, scale: float = 1.0, *, logs: bool = False) 
 
 
 def derivative_sums(
-    clients: Any, beta: Array, step: int, double: bool, sums: Array, used: Array
+    clients: Any,
+    beta: float | Array,
+    step: int,
+    double: bool,
+    relative: bool,
+    sums: Array,
+    used: Array,
 ) -> bool:
     """Add derivatives 1 to `order` of the log loss of all rows of each client.
 
     clients: `FederatedDataset`.
-    beta of shape (1,) or (n_clients,), float64: Where to take them.
+    beta: Where to take them: a number, or float64 of shape (n_clients,).
     step: One row in `step` is used, by the hash of `hash_sample`.
     double: Work in double precision whatever the rows.
+    relative: Derivatives in the relative change of ``beta``.
     sums of shape (n_clients, order), float64: Zeros, order at most 5.
-    used of shape (n_clients,), int64: Gets the number of rows that were used.
+    used of shape (n_clients, 2), int64: Gets numbers of entries, and of rows used.
     """
     if not _has_rows(clients):
         return False
     weights = _doubles(clients.weights)
     core.derivative_sums(
-        *_rows_of(clients),
-        weights,
-        beta,
-        step,
-        double,
-        sums,
-        used,
+        *_rows_of(clients), weights, beta, step, double, relative, sums, used
     )
     return True
 
@@ -360,11 +361,13 @@ def scaled_scores(clients: Any, scale: float, out: Array) -> bool:
     if not _has_rows(clients):
         return False
     rows, order, labels, offsets = _rows_of(clients)
-    where = slice(offsets[0], offsets[-1])
-    labels = labels[where]
-    rows = rows[where] if order is None else rows[order[where]]
-    core.scores(rows, labels, out[:2])
-    core.scores(rows * rows.dtype.type(scale), labels, out[2:])
+    first, last = int(offsets[0]), int(offsets[-1])
+    if last - first != len(labels):
+        labels = labels[first:last]
+        order = None if order is None else order[first:last]
+    if order is None and last - first != len(rows):
+        rows = rows[first:last]
+    core.scores(rows, order, labels, scale, out)
     return True
 
 
@@ -385,7 +388,7 @@ def scores(rows: Array, labels: Array, out: Array) -> bool:
     """Write log loss and Brier score of each row of logits to `out`, (2, n_rows)."""
     if not _usable(rows) or labels.dtype.kind not in "iu":
         return False
-    core.scores(_aligned(rows), _aligned(labels), out)
+    core.scores(_aligned(rows), None, _aligned(labels), None, out)
     return True
 
 
@@ -401,6 +404,11 @@ def valid_rows(rows: Array, slack: float) -> bool | None:
     except ValueError:
         return False
     return True
+
+
+def all_finite(rows: Array) -> bool:
+    """Tell whether all entries are finite; False where there is no core."""
+    return _usable(rows) and core.all_finite(_aligned(rows))
 
 
 def squares(rows: Array, out: Array) -> bool:

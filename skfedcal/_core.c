@@ -201,6 +201,7 @@ typedef struct {
     void (*add_bias)(Bias *, const Matrix *, const char *, Py_ssize_t, double);
     void (*flush_bias)(Bias *);
     int (*valid_rows[2])(const Matrix *, double, void *);
+    int (*all_finite[2])(const Matrix *, void *);
     void (*squares[2])(const Matrix *, void *, double *);
     void (*top_labels[2])(const Matrix *, void *, int64_t *, double *);
     int (*add_rows[2])(const Matrix *, const Gaps *, double *);
@@ -516,8 +517,9 @@ static void add_group(const Matrix *m, Group *g, int single, void *buffer, int o
 
 typedef struct {
     const Py_buffer *rows, *order, *labels, *offsets, *weights, *beta, *sums, *used;
+    double one_beta; /* of all clients, where beta is NULL */
     long step;
-    int wide;
+    int wide, relative;
 } Loop;
 
 /* Reads `size` labels from place i on; 0 if one is not a column. */
@@ -577,10 +579,10 @@ static Py_ssize_t next_sampled(const Matrix *m, const Loop *loop, Py_ssize_t i, 
 /* Returns what does not fit, or NULL. */
 static const char *add_derivatives(const Matrix *m, const Loop *loop, void *buffer)
 {
-    const Py_ssize_t n_clients = length(loop->offsets) - 1, n_beta = length(loop->beta), n = length(loop->labels);
+    const Py_ssize_t n_clients = length(loop->offsets) - 1, n = length(loop->labels);
     const Py_ssize_t degree = loop->sums->shape[1];
-    if (n_clients < 0 || loop->sums->shape[0] != n_clients || length(loop->used) != n_clients || degree < 1
-        || degree > 5 || (n_beta != 1 && n_beta != n_clients) || loop->step < 1 || m->columns < 1
+    if (n_clients < 0 || loop->sums->shape[0] != n_clients || loop->used->shape[0] != n_clients || loop->used->shape[1] != 2
+        || degree < 1 || degree > 5 || (loop->beta && length(loop->beta) != n_clients) || loop->step < 1 || m->columns < 1
         || (loop->weights && length(loop->weights) != n) || (loop->order && length(loop->order) < n))
         return "arrays do not fit together";
     const int single = m->single && !loop->wide;
@@ -592,7 +594,7 @@ static const char *add_derivatives(const Matrix *m, const Loop *loop, void *buff
         const Py_ssize_t start = whole_number(loop->offsets, c), stop = whole_number(loop->offsets, c + 1);
         if (start < 0 || stop > n || (!loop->order && stop > m->rows))
             return "offsets are out of range";
-        const double beta = real_number(loop->beta, n_beta > 1 ? c : 0);
+        const double beta = loop->beta ? real_number(loop->beta, c) : loop->one_beta;
         Py_ssize_t count = 0;
         for (Py_ssize_t i = start; i < stop; i++) {
             if (neighbours && !group.size && stop - i >= GROUP) {
@@ -623,32 +625,42 @@ static const char *add_derivatives(const Matrix *m, const Loop *loop, void *buff
             if (group.size == GROUP)
                 add_group(m, &group, single, buffer, (int)degree, loop->sums->buf, loop->weights != NULL);
         }
-        ((int64_t *)loop->used->buf)[c] = count;
+        int64_t *sizes = (int64_t *)loop->used->buf + 2 * c;
+        sizes[0] = start < stop ? (stop - start) * m->columns : 0;
+        sizes[1] = count;
     }
     add_group(m, &group, single, buffer, (int)degree, loop->sums->buf, loop->weights != NULL);
+    for (Py_ssize_t c = 0; c < n_clients && loop->relative; c++) {
+        const double beta = loop->beta ? real_number(loop->beta, c) : loop->one_beta;
+        double *sums = (double *)loop->sums->buf + c * degree, power = beta;
+        for (Py_ssize_t k = 0; k < degree; k++, power *= beta)
+            sums[k] *= power;
+    }
     return NULL;
 }
 
-/* derivative_sums(rows, order, labels, offsets, weights, beta, step, double, sums, used)
+/* derivative_sums(rows, order, labels, offsets, weights, beta, step, double, relative, sums, used)
 
    rows[order[i]] or rows[i] for i from offsets[c] to offsets[c + 1] are the rows of client
-   c; labels and weights are in packed order. beta has one entry, or one per client. Of step
-   rows one is used, by a hash of its first entry; used counts them. sums (n_clients, order)
-   gets what is added. order and weights may be None. */
+   c; labels and weights are in packed order. beta is a number or has one per client. Of step
+   rows one is used, by a hash of its first entry. sums (n_clients, order) gets what is added,
+   with `relative` in the relative change of beta; used (n_clients, 2) entries of all rows, and
+   rows that were used. order and weights may be None. */
 static PyObject *derivative_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
 {
     Arrays arrays = {.n = 0};
-    if (expect(n_args, 10) < 0)
+    if (expect(n_args, 11) < 0)
         return NULL;
-    Loop loop = {.step = PyLong_AsLong(args[6]), .wide = PyObject_IsTrue(args[7])};
+    Loop loop = {.step = PyLong_AsLong(args[6]), .wide = PyObject_IsTrue(args[7]), .relative = PyObject_IsTrue(args[8])};
     if (!PyErr_Occurred() && (loop.rows = take(&arrays, args[0], "fd", 2, 0, "rows"))
         && (args[1] == Py_None || (loop.order = take(&arrays, args[1], INTEGERS, 1, 0, "order")))
         && (loop.labels = take(&arrays, args[2], INTEGERS, 1, 0, "labels"))
         && (loop.offsets = take(&arrays, args[3], INTEGERS, 1, 0, "offsets"))
         && (args[4] == Py_None || (loop.weights = take(&arrays, args[4], "d", 1, 0, "weights")))
-        && (loop.beta = take(&arrays, args[5], "d", 1, 0, "beta"))
-        && (loop.sums = take(&arrays, args[8], "d", 2, DENSE | PyBUF_WRITABLE, "sums"))
-        && (loop.used = take(&arrays, args[9], "lq", 1, DENSE | PyBUF_WRITABLE, "used"))) {
+        && (PyFloat_Check(args[5]) || (loop.beta = take(&arrays, args[5], "d", 1, 0, "beta")))
+        && (loop.sums = take(&arrays, args[9], "d", 2, DENSE | PyBUF_WRITABLE, "sums"))
+        && (loop.used = take(&arrays, args[10], "lq", 2, DENSE | PyBUF_WRITABLE, "used"))) {
+        loop.one_beta = loop.beta ? 0 : PyFloat_AsDouble(args[5]);
         const Matrix m = matrix_of(loop.rows);
         void *buffer = malloc((m.columns + GROUP) * 8);
         const char *fault = NULL;
@@ -1201,49 +1213,76 @@ static PyObject *held_marks(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     return finish(&arrays);
 }
 
-static void score_rows(const Matrix *m, const Py_buffer *labels, double *work, double *to)
+/* A dense copy of a row, times a number of its own precision. */
+static const char *scaled_row(const Matrix *m, const char *row, double scale, void *to)
 {
+    for (Py_ssize_t j = 0; j < m->columns; j++)
+        if (m->single)
+            ((float *)to)[j] = *(const float *)(row + j * m->across) * (float)scale;
+        else
+            ((double *)to)[j] = *(const double *)(row + j * m->across) * scale;
+    return to;
+}
+
+/* Scores of rows[order[i]], or rows[i], times a number; `work` has room for GROUP + 1 rows, or
+   for two of more columns than FEW_BINS. */
+static void score_rows(const Matrix *m, const Py_buffer *order, const Py_buffer *labels, const double *scale, double *work, double *to)
+{
+    const Py_ssize_t n = length(labels), wide = m->columns + 16;
+    Matrix read = *m;
+    if (scale)
+        read.across = m->single ? 4 : 8;
     Group group = {.size = 0};
-    for (Py_ssize_t i = 0; i < m->rows; i++) {
-        const char *row = m->data + i * m->down;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const char *row = m->data + (order ? whole_number(order, i) : i) * m->down;
         const Py_ssize_t label = whole_number(labels, i);
+        if (scale)
+            row = scaled_row(m, row, *scale, work + (group.size + 1) * wide);
         if (m->columns > FEW_BINS) {
-            level->row_scores(m, row, label, work, to + i, to + m->rows + i);
+            level->row_scores(&read, row, label, work, to + i, to + n + i);
             continue;
         }
         group.rows[group.size] = row;
         group.labels[group.size++] = label;
-        if (group.size < GROUP && i < m->rows - 1)
+        if (group.size < GROUP && i < n - 1)
             continue;
         const Py_ssize_t first = i + 1 - group.size;
-        level->few_scores(m, &group, NULL, to + first, to + m->rows + first);
+        level->few_scores(&read, &group, NULL, to + first, to + n + first);
         group.size = 0;
     }
 }
 
-/* scores(rows, labels, out): log loss and Brier score of each row, out of shape (2, n). */
+/* scores(rows, order, labels, scale, out): log loss and Brier score of rows[order[i]], or of
+   rows[i] if order is None, and unless scale is None of `scale` times the row; out (2 or 4, n). */
 static PyObject *scores(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
 {
     Arrays arrays = {.n = 0};
-    const Py_buffer *rows, *labels, *out;
-    if (expect(n_args, 3) < 0)
+    const Py_buffer *rows, *order = NULL, *labels, *out;
+    if (expect(n_args, 5) < 0)
         return NULL;
-    if ((rows = take(&arrays, args[0], "fd", 2, 0, "rows")) && (labels = take(&arrays, args[1], INTEGERS, 1, 0, "labels"))
-        && (out = take(&arrays, args[2], "d", 2, DENSE | PyBUF_WRITABLE, "out"))) {
+    const int more = args[3] != Py_None;
+    const double scale = more ? PyFloat_AsDouble(args[3]) : 1.0;
+    if (!PyErr_Occurred() && (rows = take(&arrays, args[0], "fd", 2, 0, "rows"))
+        && (args[1] == Py_None || (order = take(&arrays, args[1], INTEGERS, 1, 0, "order")))
+        && (labels = take(&arrays, args[2], INTEGERS, 1, 0, "labels"))
+        && (out = take(&arrays, args[4], "d", 2, DENSE | PyBUF_WRITABLE, "out"))) {
         const Matrix m = matrix_of(rows);
-        int good = out->shape[0] == 2 && out->shape[1] == m.rows && length(labels) == m.rows;
-        for (Py_ssize_t i = 0; i < m.rows && good; i++) {
-            const Py_ssize_t own = whole_number(labels, i);
-            good = own >= 0 && own < m.columns;
+        const Py_ssize_t n = length(labels);
+        int good = out->shape[0] == (more ? 4 : 2) && out->shape[1] == n && (order ? length(order) : m.rows) == n;
+        for (Py_ssize_t i = 0; i < n && good; i++) {
+            const Py_ssize_t own = whole_number(labels, i), at = order ? whole_number(order, i) : i;
+            good = own >= 0 && own < m.columns && at >= 0 && at < m.rows;
         }
-        double *work = malloc((m.columns + 16) * sizeof(double));
+        double *work = malloc((m.columns + 16) * (m.columns > FEW_BINS ? 2 : GROUP + 1) * sizeof(double));
         if (!good)
             PyErr_SetString(PyExc_IndexError, "arrays do not fit together");
         else if (!work)
             PyErr_NoMemory();
         else {
             Py_BEGIN_ALLOW_THREADS
-            score_rows(&m, labels, work, out->buf);
+            score_rows(&m, order, labels, NULL, work, out->buf);
+            if (more)
+                score_rows(&m, order, labels, &scale, work, (double *)out->buf + 2 * n);
             Py_END_ALLOW_THREADS
         }
         free(work);
@@ -1599,6 +1638,38 @@ static PyObject *valid_rows(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     return finish(&arrays);
 }
 
+/* all_finite(rows): whether no entry is NaN or infinite. */
+static PyObject *all_finite(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
+{
+    Arrays arrays = {.n = 0};
+    int good = 1;
+    if (expect(n_args, 1) < 0)
+        return NULL;
+    const Py_buffer *rows = take(&arrays, args[0], "fd", 2, 0, "rows");
+    if (rows) {
+        Matrix m = matrix_of(rows);
+        const Py_ssize_t size = m.single ? 4 : 8;
+        void *buffer = NULL;
+        if (m.across == size && m.down == size * m.columns) { /* as one row */
+            m.columns *= m.rows;
+            m.rows = m.rows > 0;
+        }
+        else if (!(buffer = malloc((m.columns + GROUP) * 8)))
+            PyErr_NoMemory();
+        if (!PyErr_Occurred()) {
+            Py_BEGIN_ALLOW_THREADS
+            good = level->all_finite[m.single](&m, buffer);
+            Py_END_ALLOW_THREADS
+        }
+        free(buffer);
+    }
+    PyObject *none = finish(&arrays);
+    if (!none)
+        return NULL;
+    Py_DECREF(none);
+    return PyBool_FromLong(good);
+}
+
 /* squares(rows, out): sum of squares of each row. */
 static PyObject *squares(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n_args)
 {
@@ -1929,6 +2000,7 @@ static PyMethodDef METHODS[] = {
     {"scaling_sums", (PyCFunction)(void (*)(void))scaling_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {"bias_sums", (PyCFunction)(void (*)(void))bias_sums, METH_FASTCALL, "Loss, slopes and curvature."},
     {"valid_rows", (PyCFunction)(void (*)(void))valid_rows, METH_FASTCALL, "Whether rows are distributions."},
+    {"all_finite", (PyCFunction)(void (*)(void))all_finite, METH_FASTCALL, "Whether all entries are finite."},
     {"squares", (PyCFunction)(void (*)(void))squares, METH_FASTCALL, "Sum of squares of each row."},
     {"top_labels", (PyCFunction)(void (*)(void))top_labels, METH_FASTCALL, "Likeliest class of each row."},
     {"bin_sums", (PyCFunction)(void (*)(void))bin_sums, METH_FASTCALL, "Sums of bins of equal width."},

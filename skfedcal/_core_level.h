@@ -104,6 +104,7 @@ static const Level FN(level) = {
     FN(add_bias),
     FN(flush_bias),
     {FN(valid_rows_d), FN(valid_rows_f)},
+    {FN(all_finite_d), FN(all_finite_f)},
     {FN(squares_d), FN(squares_f)},
     {FN(top_labels_d), FN(top_labels_f)},
     {FN(add_rows_d), FN(add_rows_f)},

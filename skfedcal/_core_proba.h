@@ -110,6 +110,24 @@ INLINE int RN(add_up)(const Matrix *m, double slack, const int signs, void *buff
     return !RN(signs)((ivec)(below > (REAL)0.0));
 }
 
+/* Whether no entry is NaN or infinite: times 0 these are NaN, and others 0. */
+static int RN(all_finite)(const Matrix *m, void *buffer)
+{
+    const Py_ssize_t n = m->columns, whole = n - n % PIECE;
+    vec sums[PARTS] = {{0}};
+    REAL rest = 0;
+    for (Py_ssize_t i = 0; i < m->rows; i++) {
+        const char *row = RN(dense)(m, m->data + i * m->down, buffer);
+        for (Py_ssize_t j = 0; j < whole; j += PIECE)
+#pragma GCC unroll 4
+            for (int p = 0; p < PARTS; p++)
+                sums[p] += RN(load)(sizeof(REAL) == 4, row, j + p * LANES) * (REAL)0.0;
+        for (Py_ssize_t j = whole; j < n; j++)
+            rest += ((const REAL *)row)[j] * (REAL)0.0;
+    }
+    return RN(across)(sums) + rest == 0;
+}
+
 static int RN(valid_rows)(const Matrix *m, double slack, void *buffer) { return RN(add_up)(m, slack, 1, buffer); }
 
 /* Sum of squares of each row, in double precision. */

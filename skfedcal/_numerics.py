@@ -107,7 +107,10 @@ def label_losses(proba: Rows, codes: NDArray[Any], min_prob: float) -> Rows:
 
 def rows_look_like_proba(values: Rows, atol: float = 1e-6) -> bool:
     """Tell whether every row is non-negative and sums to one."""
-    if values.size == 0 or values.shape[1] < 2 or values[0].min() < 0:
+    if values.size == 0 or values.shape[1] < 2:
+        return False
+    # Mostly the first entries tell, and a list of them is read sooner than an array.
+    if min(values[0, :16].tolist()) < 0 or values[0].min() < 0:
         return False
     with np.errstate(over="ignore"):
         return bool(values.min() >= 0 and np.abs(values.sum(axis=1) - 1).max() <= atol)

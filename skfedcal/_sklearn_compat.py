@@ -126,18 +126,20 @@ class KnownParams:
         cls = type(self)
         if "_defaults" not in vars(cls):
             known = inspect.signature(cls.__init__).parameters
-            cls._defaults = {name: known[name].default for name in known}
+            names = self._get_param_names()
+            cls._defaults = {name: known[name].default for name in names}
         # Defaults are valid, and most parameters have them.
         changed = {
             name: value
-            for name, value in self.get_params(deep=False).items()  # type: ignore[attr-defined]
-            if value is not cls._defaults.get(name, inspect.Parameter.empty)
+            for name, default in cls._defaults.items()
+            if (value := getattr(self, name)) is not default
         }
-        validate_parameter_constraints(
-            self._parameter_constraints,  # type: ignore[attr-defined]
-            changed,
-            caller_name=cls.__name__,
-        )
+        if changed:
+            validate_parameter_constraints(
+                self._parameter_constraints,  # type: ignore[attr-defined]
+                changed,
+                caller_name=cls.__name__,
+            )
 
 
 @contextmanager

@@ -308,22 +308,43 @@ def round_shares(algorithm: FederatedAlgorithm[Any]) -> tuple[float, ...]:
     return tuple(getattr(algorithm, "shares", None) or ())
 
 
-def bound_norm(
+def first_spec(
     algorithm: FederatedAlgorithm[Any], n_classes: int
+) -> Mapping[str, BlockSpec]:
+    """Blocks of the first round."""
+    return algorithm.spec(algorithm.broadcast(algorithm.init(n_classes)))
+
+
+def bound_norm(
+    algorithm: FederatedAlgorithm[Any],
+    n_classes: int,
+    spec: Mapping[str, BlockSpec] | None = None,
 ) -> Literal["l1", "l2"]:
-    """Norm in which the blocks of the first round are bounded: 'l1' if all are."""
-    start = algorithm.broadcast(algorithm.init(n_classes))
-    norms = {block.norm for block in algorithm.spec(start).values()}
+    """Norm in which the blocks of the first round are bounded: 'l1' if all are.
+
+    spec: These blocks, where they are at hand.
+    """
+    if spec is None:
+        spec = first_spec(algorithm, n_classes)
+    norms = {block.norm for block in spec.values()}
     return "l1" if norms == {"l1"} else "l2"
 
 
-def values_per_round(algorithm: FederatedAlgorithm[Any], n_classes: int) -> int:
-    """Largest number of values that a round releases."""
+def values_per_round(
+    algorithm: FederatedAlgorithm[Any],
+    n_classes: int,
+    spec: Mapping[str, BlockSpec] | None = None,
+) -> int:
+    """Largest number of values that a round releases.
+
+    spec: Blocks of the first round, where they are at hand.
+    """
     n_values = getattr(algorithm, "n_values", None)
     if n_values is not None:
         return int(n_values(n_classes))
-    start = algorithm.broadcast(algorithm.init(n_classes))
-    return sum(block.size for block in algorithm.spec(start).values())
+    if spec is None:
+        spec = first_spec(algorithm, n_classes)
+    return sum(block.size for block in spec.values())
 
 
 def broadcast_forms(

@@ -633,7 +633,7 @@ def test_sums_are_derivatives_of_the_log_loss(either, n_columns, beta):
     weights = rng.random(6)
     clients = dataset(rows, labels, [2, 0, 4], weights)
     found, used = derivative_sums(clients, beta, 5, np.float64)
-    assert used.tolist() == [2, 0, 4]
+    assert used.tolist() == [[2 * n_columns, 2], [0, 0], [4 * n_columns, 4]]
 
     def loss(own):
         def value(b):
@@ -945,13 +945,67 @@ def test_what_the_core_marks_must_fit_together():
 
 @needs_core
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_scores_before_and_after_a_temperature_are_those_of_each_row(dtype):
-    rows, labels = hard_rows(200, 4, dtype)
+@pytest.mark.parametrize("n_columns", [1, 3, 10, 16, 100])
+def test_one_entry_that_is_not_finite_is_found_wherever_it_lies(
+    best_level, dtype, n_columns
+):
+    largest = np.finfo(dtype).max
+    rng = np.random.default_rng(0)
+    rows = rng.choice([-largest, 0, 1e-40, largest], (7, n_columns)).astype(dtype)
+    # Row after row, and rows that are in steps, turned, backward or at odd addresses.
+    odd = np.empty(rows.nbytes + 1, np.uint8)[1:].view(dtype).reshape(rows.shape)
+    for own in (
+        rows.copy(),
+        np.repeat(rows, 2, axis=1)[:, ::2],
+        rows.copy(order="F"),
+        rows.copy()[::-1],
+        odd,
+    ):
+        for level in _compiled.levels():
+            _compiled.core.use(level)
+            own[...] = rows
+            assert _compiled.all_finite(own)
+            for bad in (np.nan, np.inf, -np.inf):
+                for place in ((0, 0), (3, n_columns // 2), (6, n_columns - 1)):
+                    own[...] = rows
+                    own[place] = bad
+                    assert not _compiled.all_finite(own)
+        own[...] = rows
+
+
+@needs_core
+def test_only_matrices_of_floats_are_looked_at():
+    assert not _compiled.all_finite(np.zeros((2, 3), np.float16))
+    assert not _compiled.all_finite(np.zeros(3))
+    assert not _compiled.all_finite(np.zeros((3, 0)))
+    assert _compiled.all_finite(np.zeros((0, 3)))
+
+
+def test_derivatives_in_the_relative_change_are_those_times_powers(either):
+    rows, labels = hard_rows(300, 5, np.float64)
+    clients = dataset(rows, labels, [100, 0, 200])
+    for beta in (0.7, np.array([0.7, 1.0, 2.5])):
+        plain, sizes = derivative_sums(clients, beta, 5, np.float64)
+        found, same = derivative_sums(clients, beta, 5, np.float64, relative=True)
+        powers = [1.0] * 3
+        for k in range(5):
+            powers = powers * np.broadcast_to(beta, 3)
+            np.testing.assert_array_equal(found[:, k], plain[:, k] * powers)
+        assert sizes.tolist() == same.tolist() == [[500, 100], [0, 0], [1000, 200]]
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_columns", [4, 200])
+def test_scores_before_and_after_a_temperature_are_those_of_each_row(dtype, n_columns):
+    rows, labels = hard_rows(200, n_columns, dtype)
     order = np.random.default_rng(0).permutation(200)
     for clients in (
         dataset(rows, labels, [50, 0, 150]),
         dataset(rows, labels[order], [50, 0, 150], order=order),
         dataset(rows, labels, [50, 0, 150]).slice(2, 3),
+        dataset(rows, labels[order], [50, 0, 150], order=order).slice(2, 3),
+        dataset(rows[:, ::-1], labels, [200]),
     ):
         out = np.empty((4, clients.n_rows))
         assert _compiled.scaled_scores(clients, 0.4, out)
@@ -1203,13 +1257,13 @@ def test_both_forms_of_bins_fit_and_predict_the_same(monkeypatch, space, dtype):
 @needs_core
 def test_arrays_that_do_not_fit_are_refused_by_the_core():
     core = _compiled.core
-    rows, labels, one = np.zeros((2, 3)), np.zeros(2, int), np.ones(1)
-    offsets, used = np.array([0, 2]), np.zeros(1, np.int64)
+    rows, labels, one = np.zeros((2, 3)), np.zeros(2, int), 1.0
+    offsets, used = np.array([0, 2]), np.zeros((1, 2), np.int64)
 
     def sums(rows=rows, order=None, labels=labels, offsets=offsets, weights=None):
         out = np.zeros((1, 2))
         core.derivative_sums(
-            rows, order, labels, offsets, weights, one, 1, 1, out, used
+            rows, order, labels, offsets, weights, one, 1, 1, 0, out, used
         )
 
     sums()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skfedcal import _numerics
+from skfedcal import _compiled, _numerics
 from skfedcal.exceptions import LogitsWarning
 
 __all__ = [
@@ -116,8 +116,10 @@ def check_finite(X):
 
     Result finite: Whether no entry can be -inf; False also where sums overflow.
     """
+    if _compiled.all_finite(X):  # one pass, and nearly always the only one
+        return True
     with np.errstate(over="ignore", invalid="ignore"):
-        if isfinite(X.sum()):  # one pass, and nearly always the only one
+        if isfinite(X.sum()):
             return True
     low, high = X.min(), X.max()
     bad = np.isnan(low) or np.isnan(high) or np.isposinf(high)

@@ -97,22 +97,20 @@ class FederatedDataset:
 
     def __post_init__(self) -> None:
         # Shapes only: a view of some clients is made often, and must cost nothing.
-        for name in ("rows", "labels", "offsets"):
-            if not isinstance(getattr(self, name), np.ndarray):
-                kind = type(getattr(self, name)).__name__
-                raise TypeError(f"{name} is of type {kind}; pass an array.")
-        if self.offsets.ndim != 1 or self.offsets.dtype.kind not in "iu":
+        rows, labels, offsets, names = self.rows, self.labels, self.offsets, self.names
+        if not type(rows) is type(labels) is type(offsets) is np.ndarray:
+            _check_arrays(rows=rows, labels=labels, offsets=offsets)
+        if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
             raise ValueError("offsets must be a vector of whole numbers.")
-        if self.labels.ndim != 1 or not self.rows.ndim:
+        if labels.ndim != 1 or not rows.ndim:
             raise ValueError("labels must be a vector, and rows an array of rows.")
-        sized = hasattr(self.names, "__len__")
-        if not sized or getattr(self.names, "shape", None) == ():
-            raise TypeError(f"names={self.names!r}: pass a list of names.")
-        object.__setattr__(self, "n_clients", len(self.offsets) - 1)
-        if len(self.names) != self.n_clients:
-            raise ValueError(
-                f"{len(self.names)} names are given for {self.n_clients} clients."
-            )
+        sized = type(names) in (range, list) or hasattr(names, "__len__")
+        if not sized or getattr(names, "shape", None) == ():
+            raise TypeError(f"names={names!r}: pass a list of names.")
+        n_clients = len(offsets) - 1
+        object.__setattr__(self, "n_clients", n_clients)
+        if len(names) != n_clients:
+            raise ValueError(f"{len(names)} names are given for {n_clients} clients.")
 
     def __len__(self) -> int:
         return self.n_clients
@@ -178,11 +176,12 @@ class FederatedDataset:
 
     def keep_packed(self, numbers: Array) -> FederatedDataset:
         """Return the rows of these numbers, rising, among the packed rows."""
-        packed = self.offsets[0] + numbers
+        first = int(self.offsets[0])
+        packed = numbers + first if first else numbers
         return FederatedDataset(
             self.rows,
             self.labels[packed],
-            np.searchsorted(packed, self.offsets),
+            packed.searchsorted(self.offsets),
             self.names,
             self.n_classes,
             None if self.weights is None else self.weights[packed],
@@ -257,6 +256,13 @@ class FederatedDataset:
             slice(first, last),
             np.maximum(inside, start) - start,
         )
+
+
+def _check_arrays(**values: Any) -> None:
+    for name, value in values.items():
+        if not isinstance(value, np.ndarray):
+            kind = type(value).__name__
+            raise TypeError(f"{name} is of type {kind}; pass an array.")
 
 
 class _Picked(Sequence[Hashable]):

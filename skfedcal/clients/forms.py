@@ -69,6 +69,15 @@ class ClassMap:
             return y.astype(small)
         return self.order[np.searchsorted(self.classes, y)].astype(small)
 
+    @classmethod
+    def numbered(cls, n_classes, dtype):
+        """Labels that are the column numbers."""
+        numbers = np.arange(n_classes)
+        found = cls(numbers.astype(dtype), numbers)
+        # What the properties below would find.
+        vars(found).update(in_order=True, plain=dtype.kind in "iu")
+        return found
+
     @cached_property
     def in_order(self):
         """Whether columns are in the order of `classes`."""
@@ -109,9 +118,9 @@ def resolve_classes(y, classes, *, n_columns, names=None, private=False):
         classes = names
     if classes is not None:
         return _given_classes(classes, seen, n_columns)
-    if private and _are_column_numbers(seen, max(n_columns, 2)):
-        n_classes = max(n_columns, 2)
-        return ClassMap(np.arange(n_classes, dtype=seen.dtype), np.arange(n_classes))
+    n_classes = max(n_columns, 2)
+    if (private or len(seen) > 1) and _are_column_numbers(seen, n_classes):
+        return ClassMap.numbered(n_classes, seen.dtype)
     if len(seen) < 2:
         raise ValueError(
             f"y holds only one class ({seen.tolist()}). Pass `classes` if the others "
@@ -119,10 +128,6 @@ def resolve_classes(y, classes, *, n_columns, names=None, private=False):
         )
     if len(seen) == n_columns > 1:
         return ClassMap(seen, np.arange(n_columns))
-    n_classes = max(n_columns, 2)
-    if _are_column_numbers(seen, n_classes):
-        dtype = seen.dtype
-        return ClassMap(np.arange(n_classes, dtype=dtype), np.arange(n_classes))
     if len(seen) == n_columns + 1:
         if n_columns > 1:
             warnings.warn(
@@ -141,10 +146,11 @@ def resolve_classes(y, classes, *, n_columns, names=None, private=False):
 
 def _distinct(y, n_columns):
     """Sorted distinct labels; counted, not sorted, where labels are column numbers."""
-    if y.dtype.kind in "iu" and y.size and y.min() >= 0 and y.max() <= n_columns + 1:
-        # bincount of older numpy refuses uint64; these labels are small.
-        counts = np.bincount(y.astype(np.int64, copy=False))
-        return counts.nonzero()[0].astype(y.dtype)
+    if y.dtype.kind in "iu" and y.size:
+        # Negative labels are large numbers without sign.
+        whole = y.astype(np.int64, copy=False)
+        if np.maximum.reduce(whole.view(np.uint64)) <= n_columns + 1:
+            return np.bincount(whole).nonzero()[0].astype(y.dtype)
     with clear_errors("y"):
         check_classification_targets(y)
     return distinct(y, "y")
@@ -158,7 +164,7 @@ def _are_labels(names, seen):
 def _are_column_numbers(seen, n_classes):
     if seen.dtype.kind not in "iuf" or not seen.size:
         return False
-    whole = (seen == np.floor(seen)).all()
+    whole = seen.dtype.kind != "f" or (seen == np.floor(seen)).all()
     return bool(whole and 0 <= seen[0] <= seen[-1] < n_classes)
 
 
@@ -411,9 +417,13 @@ def _from_arrays(X, y, client_ids, sample_weight):
 
 def as_vector(values, *, warn=False):
     """Return one-dimensional values; scikit-learn's check only where it can object."""
-    if type(values) is np.ndarray and values.ndim == 1 and values.dtype.kind in "biuf":
-        return values
-    return column_or_1d(values, warn=warn)
+    return values if _is_vector_of_numbers(values) else column_or_1d(values, warn=warn)
+
+
+def _is_vector_of_numbers(values):
+    return (
+        type(values) is np.ndarray and values.ndim == 1 and values.dtype.kind in "biuf"
+    )
 
 
 def _check_names(client_ids, n_clients):
@@ -499,8 +509,11 @@ def make_dataset(
     if order is not None:
         labels = labels[order]
         weights = None if weights is None else weights[order]
-    offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
-    np.cumsum(sizes, out=offsets[1:])
+    if len(sizes) == 1:
+        offsets = np.array((0, sizes[0]))
+    else:
+        offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+        np.cumsum(sizes, out=offsets[1:])
     dataset = FederatedDataset(
         rows, labels, offsets, names, len(classes), weights=weights, order=order
     )
@@ -534,9 +547,12 @@ def _warn_about_zeros(rows, labels, n_classes, input_type):
 def _pool(raw):
     """All rows, labels and weights in one array each, and the sizes of clients."""
     if raw.from_arrays:
-        with clear_errors("y"):
-            X, y = raw.X[0], as_vector(from_tensor(raw.y[0]), warn=True)
-            if not (type(X) is type(y) is np.ndarray and X.shape[:1] == y.shape):
+        X, y = raw.X[0], raw.y[0]
+        if not (_is_vector_of_numbers(y) and type(X) is np.ndarray):
+            with clear_errors("y"):
+                y = as_vector(from_tensor(y), warn=True)
+        if not (type(X) is type(y) is np.ndarray and X.shape[:1] == y.shape):
+            with clear_errors("y"):
                 check_consistent_length(X, y)
         weights = (
             None if raw.weights is None else _check_weights(raw.weights[0], len(y))
@@ -700,4 +716,4 @@ def _check_y(y):
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         raise ValueError("Input y contains NaN or infinity.")
     # Labels are written to files, which have no longer floats.
-    return y.astype(np.float64) if y.dtype == np.longdouble else y
+    return y.astype(np.float64) if y.dtype.kind == "f" and y.dtype.itemsize > 8 else y

@@ -6,7 +6,7 @@ Calibrators, evaluation, training and heads call it.
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -22,6 +22,7 @@ from skfedcal.contract import (
     BlockSpec,
     FederatedAlgorithm,
     bound_norm,
+    first_spec,
     round_shares,
     values_per_round,
 )
@@ -36,6 +37,7 @@ from skfedcal.federation.backends import Backend, DrawingBackend, engine_of
 from skfedcal.federation.endpoint import PartialSum, Request, request_words
 from skfedcal.federation.history import RoundHistory, RoundRecord
 from skfedcal.federation.runner import (
+    DEFAULT_RUNNER,
     Draw,
     FederatedRunner,
     Schedule,
@@ -172,7 +174,7 @@ def collect(
     (5, 1.0)
     """
     model = SecureAggregation() if privacy is None else privacy
-    runner = FederatedRunner() if runner is None else runner
+    runner = DEFAULT_RUNNER if runner is None else runner
     entropy = OSEntropy() if entropy is None else entropy
     _check_arguments(algorithm, clients, model, runner, ledger, entropy, label, split)
     if not isinstance(clients, FederatedDataset):
@@ -204,17 +206,19 @@ def collect(
         run=run,
     )
     report = mechanism.report()
-    report = replace(
-        report,
-        assumptions=(*report.assumptions, *assumptions),
-        n_clients=_n_protected(report, clients.n_clients, history),
-    )
+    n_protected = _n_protected(report, clients.n_clients, history)
+    if assumptions or n_protected != report.n_clients:
+        report = replace(
+            report,
+            assumptions=(*report.assumptions, *assumptions),
+            n_clients=n_protected,
+        )
     return Collected(state, history, report, clients.n_clients)
 
 
 def _n_protected(report: PrivacyReport, n_clients: int, history: RoundHistory) -> int:
     """Units of the report without clients that are in no sum; of rows, their share."""
-    if not history:
+    if not history or not all(record.faults for record in history):
         return report.n_clients
     gone = set.intersection(*(set(record.faults) for record in history))
     return round(report.n_clients * (1 - len(gone) / max(n_clients, 1)))
@@ -297,14 +301,15 @@ def plan_releases(
     schedule: Schedule,
 ) -> ReleasePlan:
     """What a run will release, as far as it is public."""
+    spec = first_spec(algorithm, clients.n_classes)
     return ReleasePlan(
         n_units=clients.n_rows if unit == "example" else clients.n_clients,
         n_releases=schedule.n_rounds,
         n_participations=schedule.n_participations,
         sampling_rate=schedule.sampling_rate,
-        n_values=values_per_round(algorithm, clients.n_classes),
+        n_values=values_per_round(algorithm, clients.n_classes, spec),
         shares=round_shares(algorithm),
-        norm=bound_norm(algorithm, clients.n_classes),
+        norm=bound_norm(algorithm, clients.n_classes, spec),
         n_clients=clients.n_clients,
     )
 
@@ -401,7 +406,7 @@ class Run:
             return cls(
                 path, digest, saved.run_id, saved.key, restored, records, saved.finished
             )
-        run = cls(path, digest, secrets.token_hex(16), key, state, [])
+        run = cls(path, digest, os.urandom(16).hex(), key, state, [])
         run.save()
         return run
 
@@ -446,7 +451,7 @@ class _Rounds:
     n_classes: int
     n_rows: int
     timed: bool
-    # Codec of the last round and the size of its answers.
+    # Of the last round: codec, size of answers, cohorts and members.
     last: dict[str, Any] = field(default_factory=dict)
 
     def run(
@@ -595,7 +600,7 @@ class _Rounds:
         request = self._request(algorithm.broadcast(run.state), index, run.run_id)
         bytes_up = self._n_bytes(request)
         bytes_down = request.n_bytes
-        cohorts = schedule.draws(index, self.entropy, run.key)
+        cohorts = self._draws(index, run.key)
         run.asked = True
         answer = self._ask(request, cohorts)
         client_seconds = answer.client_seconds if self.timed else nan
@@ -636,8 +641,20 @@ class _Rounds:
         if drawn is not None:
             part: PartialSum = drawn(request, cohort)
             return part
-        positions = cohort.positions(0, self.schedule.n_clients)
-        return self.engine.total(request, positions)
+        before = self.last.get("positions")
+        if before is None or before[0] is not cohort:
+            positions = cohort.positions(0, self.schedule.n_clients)
+            self.last["positions"] = before = cohort, positions
+        return self.engine.total(request, before[1])
+
+    def _draws(self, index: int, key: int) -> list[Draw]:
+        """Cohorts of a round; the same ones in all rounds where everyone is asked."""
+        draws = self.last.get("draws")
+        if draws is None or self.schedule.cohort != "full":
+            draws = self.schedule.draws(index, self.entropy, key)
+            self.last["draws"] = draws
+        found: list[Draw] = draws
+        return found
 
     def _check_answers(self, n_clients: int, index: int) -> None:
         least = self.runner.min_clients

@@ -35,8 +35,25 @@ from skfedcal.clients.forms import (
 from skfedcal.exceptions import CalibrationWarning
 from skfedcal.federation.collecting import Collected, collect, collect_nothing
 from skfedcal.federation.history import RoundHistory
-from skfedcal.federation.runner import FederatedRunner, Schedule, check_settings
+from skfedcal.federation.runner import (
+    DEFAULT_RUNNER,
+    FederatedRunner,
+    Schedule,
+    check_settings,
+)
 from skfedcal.methods.graph import map_rows
+from skfedcal.methods.held_back import (
+    HeldBackFit,
+    compare_rows,
+    comparison,
+    does_no_harm,
+    fit_here,
+    has_map,
+    loss_text,
+    map_losses,
+    shows_errors,
+)
+from skfedcal.methods.own_rows import split_rows
 from skfedcal.methods.persistence import ExportMixin
 from skfedcal.methods.registry import load_object, method_of
 from skfedcal.privacy.models import PrivacyMixin
@@ -337,7 +354,7 @@ class BaseCalibrator(
                 numbered = self.n_features_in_ in (1, len(classes)) and classes.plain
                 if not numbered:
                     assumptions += assume_labels_public(stacklevel=4)
-            runner = self.runner if self.runner is not None else FederatedRunner()
+            runner = self.runner if self.runner is not None else DEFAULT_RUNNER
             setting = setting_of(model, clients, runner)
             algorithm = self._make_algorithm(setting)
             self._class_map, self.classes_ = classes, classes.classes
@@ -355,8 +372,13 @@ class BaseCalibrator(
                 assumptions=assumptions,
                 clone_number=self._clone_number,
             )
-            fit_all = partial(run, on_start=callbacks.start, on_round=callbacks.round)
+            fit_all = run
+            if has_callbacks(self):
+                fit_all = partial(
+                    run, on_start=callbacks.start, on_round=callbacks.round
+                )
             harm = False
+            may_be_worse = self._may_be_worse(setting)
             if algorithm is None:
                 found = collect_nothing(
                     clients,
@@ -368,7 +390,7 @@ class BaseCalibrator(
                 found, harm = self._fit_without_harm(algorithm, clients, run, fit_all)
             else:
                 found = fit_all(algorithm, clients)
-                if not is_remote(X) and self._may_be_worse(setting):
+                if may_be_worse and not is_remote(X):
                     self._compare_first(algorithm, clients, found.state)
             self.history_, self.privacy_ = found.history, found.report
             self._set_state(found.state)
@@ -384,7 +406,7 @@ class BaseCalibrator(
                 self._warn_nobody_asked(setting)
             elif not self.improves_:
                 self._warn_no_gain()
-            elif self._may_be_worse(setting) and not (is_remote(X) and X.keeps_rows):
+            elif may_be_worse and not (is_remote(X) and X.keeps_rows):
                 if not is_remote(X):
                     self._compare_here(clients, setting)
                 elif not self._is_optimum(setting):
@@ -407,8 +429,6 @@ class BaseCalibrator(
         The fit to all rows is compared as well: where it is worse than the input, the
         first one is used.
         """
-        from skfedcal.methods.held_back import HeldBackFit, does_no_harm, has_map
-
         if not has_map(self):
             raise ValueError(
                 f"hold_back=True needs the map of {type(self).__name__} in the "
@@ -447,9 +467,7 @@ class BaseCalibrator(
         held: bool = True,
     ) -> RoundHistory:
         """Losses of input and map on the held-back rows, or all, of all clients."""
-        from skfedcal.methods.held_back import comparison, map_losses
-
-        runner = self.runner if self.runner is not None else FederatedRunner()
+        runner = self.runner if self.runner is not None else DEFAULT_RUNNER
         runner = replace(
             runner, cohort="full", n_rounds=None, checkpoint=None, resume=False
         )
@@ -466,8 +484,6 @@ class BaseCalibrator(
 
     def _may_be_worse(self, setting: FitSetting) -> bool:
         """Whether a fit without held-back rows is to be compared with its input."""
-        from skfedcal.methods.held_back import has_map
-
         if setting.private or self.hold_back or self._compares_itself:
             return False
         return has_map(self)
@@ -476,9 +492,6 @@ class BaseCalibrator(
         self, algorithm: FederatedAlgorithm[Any], clients: Any, state: Any
     ) -> None:
         """Losses on held-back rows by a map fitted to the others, if rows are few."""
-        from skfedcal.methods.held_back import compare_rows, fit_here
-        from skfedcal.methods.own_rows import split_rows
-
         if clients.n_rows * clients.n_classes > _FEW_CELLS:
             return
         held, fitted = split_rows(clients)
@@ -488,8 +501,6 @@ class BaseCalibrator(
 
     def _compare_here(self, clients: Any, setting: FitSetting) -> None:
         """Losses of input and map on all rows, where an optimum cannot be worse."""
-        from skfedcal.methods.held_back import compare_rows
-
         if self.comparison_ is None and not self._is_optimum(setting):
             self.comparison_ = compare_rows(self, clients, held=False)
 
@@ -565,8 +576,6 @@ class BaseCalibrator(
         return logits
 
     def _warn_harm(self) -> None:
-        from skfedcal.methods.held_back import loss_text, shows_errors
-
         found = self.comparison_ or {}
         why = "No row was held back, so that no gain can be shown"
         if found.get("n_rows"):
@@ -581,8 +590,6 @@ class BaseCalibrator(
         )
 
     def _warn_worse(self) -> None:
-        from skfedcal.methods.held_back import loss_text
-
         found = self.comparison_ or {}
         if not found:
             return

@@ -299,7 +299,8 @@ def _row_losses(calibrator: Any, clients: FederatedDataset) -> Array:
     """
     found = calibrator._map_scores(clients)
     if found is not None:
-        rows = np.ones((5, clients.n_rows))
+        rows = np.empty((5, clients.n_rows))
+        rows[0] = 1.0
         np.fmin(found, _WORST_BOTH, out=rows[1:])
         if clients.weights is not None:
             rows *= clients.weights[clients.offsets[0] : clients.offsets[-1]]

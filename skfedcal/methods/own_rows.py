@@ -79,7 +79,7 @@ def _held_marks(clients: FederatedDataset) -> NDArray[np.bool_]:
 
 def _kept(clients: FederatedDataset, mark: NDArray[np.bool_]) -> FederatedDataset:
     """Rows that are marked."""
-    return clients.keep_packed(np.flatnonzero(mark))
+    return clients.keep_packed(mark.nonzero()[0])
 
 
 def held_back_mark(n_rows: int, name: Hashable) -> Array:

@@ -817,8 +817,9 @@ def family_name(cls: type) -> str | None:
 def method_of(cls: type) -> Method | None:
     """Entry of exactly this estimator class; None for others, subclasses included."""
     path = class_path(cls)
-    if path in _BUILT_IN_PLACES:
-        return BUILT_IN[_BUILT_IN_PLACES[path]]
+    place = _BUILT_IN_PLACES.get(path)
+    if place is not None:
+        return BUILT_IN[place]
     return next((m for m in methods() if m.estimator == path), None)
 
 

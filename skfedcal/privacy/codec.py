@@ -153,8 +153,7 @@ class BlockCode:
         if self.n_limbs > 1:
             if core is not None and spec.clip is None and values.dtype in _CORE_REALS:
                 total = np.zeros((self.n_limbs, spec.size), dtype=np.int64)
-                flat = np.require(values, requirements=["C", "A"])
-                flat = flat.reshape(len(values), spec.size)
+                flat = _packed(values).reshape(len(values), spec.size)
                 core.limb_sum(flat, _WIDE_LIMIT, total)
                 return total
             # A few rows at a time: three limbs of all of them would not fit in a cache.
@@ -164,13 +163,12 @@ class BlockCode:
                 total += self._encode(values[first : first + n_rows]).sum(axis=0)
             return total
         if self.step is None and values.dtype == np.int64:
-            return values.reshape(len(values), 1, spec.size).sum(axis=0)
+            return np.add.reduce(values.reshape(len(values), 1, spec.size), axis=0)
         if core is None or self.step is None or values.dtype not in _CORE_TYPES:
             return self._encode(values).sum(axis=0)
         # One arithmetic for all layouts: a client alone must send the same.
-        values = np.require(values, requirements=["C", "A"])
         total = np.zeros((1, spec.size), dtype=np.int64)
-        flat = values.reshape(len(values), spec.size)
+        flat = _packed(values).reshape(len(values), spec.size)
         # As clip_rows and round_within, without an array of all rows.
         by_size, limit = spec.norm == "l1", self.limit
         core.encode_sum(
@@ -205,6 +203,14 @@ class BlockCode:
         else:
             out = _from_limbs(total)
         return out.reshape(self.spec.shape)
+
+
+def _packed(values: Array) -> Array:
+    """Values as C has them: row after row, numbers at multiples of their size."""
+    flags = values.flags
+    if flags.c_contiguous and flags.aligned:
+        return values
+    return np.require(values, requirements=["C", "A"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,8 +370,10 @@ def _to_limbs(values: Array) -> Integers:
 def _from_limbs(total: Integers) -> Array:
     """Value of a sum of limbs, to the last bits of a float."""
     if total.shape[1] <= _FEW_VALUES:  # python integers are exact and faster
-        joined = [(h << 64) + (m << 32) + low for h, m, low in total.T.tolist()]
-        return np.array([value / _RESOLUTION for value in joined])
+        limbs = zip(*total.tolist(), strict=True)
+        return np.array(
+            [((h << 64) + (m << 32) + lo) / _RESOLUTION for h, m, lo in limbs]
+        )
     carried = _carry(total)
     # Limbs of one sign add up without cancellation: a small sum of large values of
     # both signs is as exact as any other.

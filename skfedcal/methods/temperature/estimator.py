@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from math import isnan
+from math import isnan, nan
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -198,7 +198,7 @@ class FedTempCalibrator(BaseCalibrator):
         self.temperature_ = 1.0 if state is None else float(state.temperature)
         self.converged_ = state is not None and bool(state.converged)
         # Only a posterior has one; nobody expects anything of no releases.
-        missing = np.nan if state is not None else 0.0
+        missing = nan if state is not None else 0.0
         self.expected_gain_ = float(getattr(state, "gain", missing))
         self._bounded = getattr(state, "bounded", True)
         self._gain = state is not None and getattr(state, "improves", True)

@@ -33,23 +33,35 @@ _SAFE_TOTAL = 1e20
 
 
 def derivative_sums(
-    clients: FederatedDataset, beta: Any, order: int, dtype: Any, step: int = 1
+    clients: FederatedDataset,
+    beta: Any,
+    order: int,
+    dtype: Any,
+    step: int = 1,
+    *,
+    relative: bool = False,
 ) -> tuple[Array, Array]:
     """Derivatives 1 to `order` (at most 5) of each client's log loss in ``beta``.
 
     beta: One number, or one per client.
     dtype: Precision of the work; results are float64.
     step: About one row in `step` is used, see `hash_sample`.
-    Result sums of shape (n_clients, order), and rows used of shape (n_clients,).
+    relative: Derivatives in x, where ``beta * (1 + x)`` is the next point: whatever the
+        scale of the logits, they are neither too large nor too small to be sent.
+    Result sums of shape (n_clients, order), and sizes of shape (n_clients, 2): entries
+    of all rows, and rows used.
     """
-    beta = np.array(beta, dtype=np.float64, ndmin=1)
+    if not isinstance(beta, float):
+        beta = np.asarray(beta, dtype=np.float64)
+        beta = float(beta.item()) if beta.size == 1 else beta
     double = np.dtype(dtype) == np.float64
     sums = np.zeros((clients.n_clients, order))
-    used = np.empty(clients.n_clients, dtype=np.int64)
+    sizes = np.empty((clients.n_clients, 2), dtype=np.int64)
     if _compiled.core is not None and _compiled.derivative_sums(
-        clients, beta, step, double, sums, used
+        clients, beta, step, double, relative, sums, sizes
     ):
-        return sums, used
+        return sums, sizes
+    beta = np.array(beta, ndmin=1)
     part = hash_sample(clients, step) if step > 1 else clients
     derivatives = LossDerivatives(dtype)
     for block in part.blocks():
@@ -60,7 +72,11 @@ def derivative_sums(
             block.rows, block.labels, own if len(own) > 1 else own[0], order
         )
         sums[block.clients] += block.sum_by_client(values)
-    return sums, part.sizes
+    sizes[:, 0] = clients.sizes * clients.rows.shape[1]
+    sizes[:, 1] = part.sizes
+    if relative:
+        sums *= np.multiply.accumulate(np.tile(beta[:, None], order), axis=1)
+    return sums, sizes
 
 
 def hash_sample(clients: FederatedDataset, step: int) -> FederatedDataset:

@@ -8,9 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from math import exp, log, log1p, sqrt
-from operator import mul
+from math import exp, inf, log, log1p, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -48,7 +46,6 @@ _MAX_SAMPLE_ROUNDS = 5
 # Derivatives sent: enough for one pass over all rows after a good start.
 _ORDER = 5
 _SLOPES, _SIZES = BlockSpec((_ORDER,)), BlockSpec((2,), kind="count")
-_FACTORIALS = (1.0, 1.0, 2.0, 6.0, 24.0)
 # A step this long in log(beta) is too long for a polynomial.
 _REACH = 1.0
 
@@ -83,7 +80,7 @@ class TemperatureState:
     stage: int = 1
     stage_rounds: int = 0
     precise: bool = True
-    error: float = np.inf
+    error: float = inf
     flat: bool = False
 
     @property
@@ -162,13 +159,9 @@ class TemperatureNewton:
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         beta, stage = float(broadcast["beta"]), int(broadcast["stage"])
         dtype = np.float64 if broadcast["precise"] else clients.rows.dtype
-        slopes, used = derivative_sums(clients, beta, _ORDER, dtype, stage)
-        # Derivatives in x, where beta * (1 + x) is the next point: whatever the scale
-        # of the logits, they are neither too large nor too small to be sent.
-        slopes *= list(accumulate([beta] * _ORDER, mul))
-        sizes = np.empty((len(clients), 2), dtype=np.int64)
-        np.multiply(clients.sizes, clients.rows.shape[1], out=sizes[:, 0])
-        sizes[:, 1] = used
+        slopes, sizes = derivative_sums(
+            clients, beta, _ORDER, dtype, stage, relative=True
+        )
         return {"slopes": slopes, "sizes": sizes}
 
     def update(
@@ -230,7 +223,7 @@ def newton_step(
     target = here + move
     if not low < target < high:
         end = low if slope > 0 else high
-        error = np.inf
+        error = inf
         if abs(end) < NEWTON_BOUND:
             target = (low + high) / 2
         elif abs(end - here) < 1e-9:
@@ -245,70 +238,81 @@ def newton_step(
 
 def _log_root(scaled: list[float]) -> tuple[float, float]:
     """Change of ``log(beta)`` to the root of the slope, and the error of taking it."""
-    if not scaled[1] > 0:
-        return 0.0, np.inf
-    terms = [s / f / scaled[1] for s, f in zip(scaled, _FACTORIALS, strict=True)]
-    x = _rational_root(terms)
+    slope, bend, third, fourth, fifth = scaled
+    if not bend > 0:
+        return 0.0, inf
+    # The Taylor terms, over that of first order.
+    terms = (
+        slope / bend,
+        bend / bend,
+        third / 2 / bend,
+        fourth / 6 / bend,
+        fifth / 24 / bend,
+    )
+    x = _rational_root(*terms)
     if not x > -1:
-        return _polynomial_root(_in_log(terms), -terms[0])
+        return _polynomial_root(*_in_log(*terms), -terms[0])
     # Both are of the same order: their gap is about the larger of the two errors.
     move = log1p(x)
-    other, error = _polynomial_root(_in_log(terms), move)
-    return move, abs(move - other) if error < np.inf else np.inf
+    other, error = _polynomial_root(*_in_log(*terms), move)
+    return move, abs(move - other) if error < inf else inf
 
 
-def _in_log(terms: list[float]) -> list[float]:
+Terms = tuple[float, float, float, float, float]
+
+
+def _in_log(zero: float, one: float, two: float, three: float, four: float) -> Terms:
     """Taylor polynomial in ``log(1 + x)`` from that in ``x``."""
-    zero, one, two, three, four = terms
-    return [
+    return (
         zero,
         one,
         one / 2 + two,
         one / 6 + two + three,
         one / 24 + 7 * two / 12 + 3 * three / 2 + four,
-    ]
+    )
 
 
-def _polynomial_root(terms: list[float], x: float) -> tuple[float, float]:
+def _polynomial_root(
+    zero: float, one: float, two: float, three: float, four: float, x: float
+) -> tuple[float, float]:
     """Root of a Taylor polynomial next to `x`, and the error of taking it."""
-    lower = terms[-2::-1]
     for _ in range(20):
         if not abs(x) < _REACH:
-            return 0.0, np.inf
-        value, derivative = terms[-1], 0.0
-        for term in lower:
-            derivative = derivative * x + value
-            value = value * x + term
+            return 0.0, inf
+        # Horner's scheme, for the polynomial and its derivative.
+        cubic = four * x + three
+        square = cubic * x + two
+        linear = square * x + one
+        derivative = ((four * x + cubic) * x + square) * x + linear
         if derivative < 0.2:
-            return 0.0, np.inf
-        step = value / derivative
+            return 0.0, inf
+        step = (linear * x + zero) / derivative
         x -= step
         if abs(step) <= 1e-15 * abs(x):
             break
     # The first term left out is about |x| times the last ones kept.
-    power = len(terms) - 1
-    error = 2 * abs(x) * max(abs(terms[-1] * x**power), abs(terms[-2] * x**power))
-    return (x, error) if abs(x) < _REACH else (0.0, np.inf)
+    power = x**4
+    error = 2 * abs(x) * max(abs(four * power), abs(three * power))
+    return (x, error) if abs(x) < _REACH else (0.0, inf)
 
 
-def _rational_root(terms: list[float]) -> float:
+def _rational_root(
+    zero: float, one: float, two: float, three: float, four: float
+) -> float:
     """Root of the quotient of two quadratics with these Taylor terms; NaN if none."""
-    zero, one, two, three, four = terms
     det = two * two - one * three
     if not abs(det) > 1e-6 * (two * two + abs(three)):
-        return np.nan
+        return nan
     # Denominator 1 + p x + q x^2, by the terms of third and fourth order.
     p = (one * four - two * three) / det
     q = (three * three - two * four) / det
     linear, square = one + p * zero, two + p * one + q * zero
     inside = linear * linear - 4 * square * zero
     if not (linear > 0 and inside >= 0):
-        return np.nan
+        return nan
     x = -2 * zero / (linear + sqrt(inside))
     # Not beyond a pole.
-    return (
-        x if min(1 + p * x + q * x * x, 1 + p * x / 2 + q * x * x / 4) > 0.2 else np.nan
-    )
+    return x if min(1 + p * x + q * x * x, 1 + p * x / 2 + q * x * x / 4) > 0.2 else nan
 
 
 def _log_newton(slope: float, curvature: float) -> float:

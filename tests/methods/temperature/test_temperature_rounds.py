@@ -167,8 +167,8 @@ def test_a_root_beyond_a_pole_or_far_away_is_not_taken():
 def gap_of_continuations(slopes):
     """Rational minus polynomial root."""
     terms = [s / math.factorial(i) / slopes[1] for i, s in enumerate(slopes)]
-    move = math.log1p(_rational_root(terms))
-    return move - _polynomial_root(_in_log(terms), move)[0]
+    move = math.log1p(_rational_root(*terms))
+    return move - _polynomial_root(*_in_log(*terms), move)[0]
 
 
 def test_continuations_that_agree_by_chance_are_not_convergence():
@@ -208,16 +208,16 @@ def test_a_quotient_with_a_pole_on_the_way_has_no_root():
     for bottom, root in (([1, -2.5, 0.1], np.nan), ([1, 0.5, 0.1], 0.5)):
         slopes = derivatives_of((top, bottom))
         terms = [s / math.factorial(i) for i, s in enumerate(slopes)]
-        found = _rational_root(terms)
+        found = _rational_root(*terms)
         assert found == pytest.approx(root, rel=1e-12, nan_ok=True)
 
 
 def test_a_polynomial_that_turns_on_the_way_has_no_root():
     # It rises less and less, and is level before it gets to 0.
-    assert _polynomial_root([-0.6, 1.0, -0.6, 0.0, 0.0], 0.6)[1] == np.inf
+    assert _polynomial_root(-0.6, 1.0, -0.6, 0.0, 0.0, 0.6)[1] == np.inf
     # Roots at 1 / 3, and at 1 / 2 where it falls again.
-    assert _polynomial_root([-0.2, 1.0, -1.2, 0.0, 0.0], 0.6)[1] == np.inf
-    x, error = _polynomial_root([-0.3, 1.0, -0.2, 0.0, 0.0], 0.3)
+    assert _polynomial_root(-0.2, 1.0, -1.2, 0.0, 0.0, 0.6)[1] == np.inf
+    x, error = _polynomial_root(-0.3, 1.0, -0.2, 0.0, 0.0, 0.3)
     assert x - 0.2 * x * x == pytest.approx(0.3, rel=1e-12) and error < np.inf
 
 
