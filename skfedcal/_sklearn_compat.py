@@ -192,16 +192,21 @@ def copy_to_fit(estimator):
     return copy
 
 
-@contextmanager
-def undone_on_error(estimator):
+class undone_on_error:
     """Restore the attributes of an estimator when its fit fails or is interrupted."""
-    before = dict(vars(estimator))
-    try:
-        yield
-    except BaseException:
+
+    def __init__(self, estimator):
+        self._estimator = estimator
+
+    def __enter__(self):
+        self._before = dict(vars(self._estimator))
+
+    def __exit__(self, kind, error, traceback):
+        if kind is None:
+            return
+        estimator, before = self._estimator, self._before
         for name in set(vars(estimator)) - set(before):
             if "callback" not in name:  # scikit-learn tears these down afterwards
                 delattr(estimator, name)
         for name, value in before.items():
             setattr(estimator, name, value)
-        raise

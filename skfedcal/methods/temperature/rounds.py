@@ -186,13 +186,16 @@ class TemperatureNewton:
         return state.stage == 1 and (state.flat or state.error <= state.tol)
 
 
+_WHOLE, _SAMPLED = TemperatureNewton(), TemperatureNewton(sample=SAMPLE)
+
+
 def newton_for(n_rows: int) -> TemperatureNewton:
     """Steps for so many rows; of few, or of an unknown number (0), no sample is asked.
 
     Then rows are worked on in double precision from the first round on, which tells
     their number.
     """
-    return TemperatureNewton(sample=SAMPLE if n_rows >= SAMPLE * _MIN_ROWS else 1)
+    return _SAMPLED if n_rows >= SAMPLE * _MIN_ROWS else _WHOLE
 
 
 def newton_step(
