@@ -249,8 +249,8 @@ class Sums(dict[str, Array]):
         laws: Mapping[str, NoiseLaw] | None = None,
     ):
         super().__init__(values)
-        self.noise = dict(noise or {})
-        self.laws = dict(laws or {})
+        self.noise = dict(noise) if noise else {}
+        self.laws = dict(laws) if laws else {}
 
 
 class FederatedAlgorithm(Protocol[State]):

@@ -110,7 +110,8 @@ class InProcess:
     def total(self, request: Request, cohort: Positions) -> PartialSum:
         part = self.clients.select(cohort)
         request.check_clients(part.n_clients)
-        return timed_respond(request, part, cohort + self.first)
+        positions = cohort + self.first if self.first else cohort
+        return timed_respond(request, part, positions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf, nan
 from pathlib import Path
@@ -19,7 +19,6 @@ from skfedcal._files import file_lock
 from skfedcal.clients.dataset import FederatedDataset
 from skfedcal.contract import (
     Arrays,
-    BlockSpec,
     FederatedAlgorithm,
     bound_norm,
     first_spec,
@@ -34,7 +33,7 @@ from skfedcal.exceptions import (
 )
 from skfedcal.federation import checkpoint
 from skfedcal.federation.backends import Backend, DrawingBackend, engine_of
-from skfedcal.federation.endpoint import PartialSum, Request, request_words
+from skfedcal.federation.endpoint import PartialSum, Request, answer_words
 from skfedcal.federation.history import RoundHistory, RoundRecord
 from skfedcal.federation.runner import (
     DEFAULT_RUNNER,
@@ -43,7 +42,6 @@ from skfedcal.federation.runner import (
     Schedule,
     min_guaranteed_clients,
 )
-from skfedcal.privacy.codec import Codec
 from skfedcal.privacy.entropy import Entropy, OSEntropy, Stream
 from skfedcal.privacy.events import PrivacyReport
 from skfedcal.privacy.mechanisms import ExactSum, SumMechanism
@@ -51,7 +49,9 @@ from skfedcal.privacy.models import PrivacyModel, ReleasePlan, SecureAggregation
 
 if TYPE_CHECKING:
     from skfedcal.federation.remote import RemoteDataset
+    from skfedcal.privacy.codec import Codec
     from skfedcal.privacy.ledger import PrivacyLedger
+    from skfedcal.privacy.randomizers import Randomizer
 
 OnRound = Callable[[Any, RoundRecord], bool]
 
@@ -301,12 +301,13 @@ def plan_releases(
     schedule: Schedule,
 ) -> ReleasePlan:
     """What a run will release, as far as it is public."""
+    n_participations, rate = schedule.n_participations, schedule.sampling_rate
     spec = first_spec(algorithm, clients.n_classes)
     return ReleasePlan(
         n_units=clients.n_rows if unit == "example" else clients.n_clients,
         n_releases=schedule.n_rounds,
-        n_participations=schedule.n_participations,
-        sampling_rate=schedule.sampling_rate,
+        n_participations=n_participations,
+        sampling_rate=rate,
         n_values=values_per_round(algorithm, clients.n_classes, spec),
         shares=round_shares(algorithm),
         norm=bound_norm(algorithm, clients.n_classes, spec),
@@ -451,7 +452,7 @@ class _Rounds:
     n_classes: int
     n_rows: int
     timed: bool
-    # Of the last round: codec, size of answers, cohorts and members.
+    # Of the last round: codec and size of answers, cohorts, and members of a cohort.
     last: dict[str, Any] = field(default_factory=dict)
 
     def run(
@@ -479,9 +480,9 @@ class _Rounds:
 
     def _check_first_round(self, broadcast: Arrays) -> None:
         """Refuse what cannot be released, or summed, before it is paid."""
-        request = self._request(broadcast, 0)
-        self._n_bytes(request)
-        if self.runner.checkpoint is not None and request.randomizer is not None:
+        codec, randomizer = self._encoding(broadcast, 0)
+        self._n_bytes(codec, randomizer)
+        if self.runner.checkpoint is not None and randomizer is not None:
             # Clients that are asked again draw again: the server has then seen two
             # answers, and one is paid.
             raise ValueError(
@@ -545,18 +546,19 @@ class _Rounds:
             run.forget()
             raise
 
+    def _encoding(
+        self, broadcast: Arrays, index: int
+    ) -> tuple[Codec, Randomizer | None]:
+        """How clients clip and encode their answers, and what they do to these."""
+        codec = self.mechanism.codec(self.algorithm.spec(broadcast), index)
+        return codec, self.mechanism.randomizer(codec, index)
+
     def _request(self, broadcast: Arrays, index: int, run_id: str = "") -> Request:
-        """What clients are asked, and how they clip and encode the answer."""
+        """What clients are asked."""
         mechanism = self.mechanism
-        spec = self.algorithm.spec(broadcast)
-        randomizer = source = None
-        if isinstance(mechanism, ExactSum):
-            codec = self._exact_codec(mechanism, spec)
-        else:
-            codec = mechanism.codec(spec, index)
-            randomizer = mechanism.randomizer(codec, index)
-            # Only simulated clients that draw noise need words of a seed.
-            source = None if randomizer is None else mechanism.site_entropy
+        codec, randomizer = self._encoding(broadcast, index)
+        # Only simulated clients that draw noise need words of a seed.
+        source = None if randomizer is None else mechanism.site_entropy
         return Request(
             self.algorithm,
             broadcast,
@@ -575,22 +577,20 @@ class _Rounds:
             n_rounds=self.schedule.n_rounds,
         )
 
-    def _exact_codec(self, mechanism: ExactSum, spec: Mapping[str, BlockSpec]) -> Codec:
-        """Codec without noise: that of the round before, as a rule."""
-        before = self.last.get("codec")
-        if before is None or before[0] != spec:
-            self.last["codec"] = before = spec, mechanism.codec(spec)
-        codec: Codec = before[1]
-        return codec
-
-    def _n_bytes(self, request: Request) -> int:
+    def _n_bytes(self, codec: Codec, randomizer: Randomizer | None) -> int:
         """Size of an answer; raises if no word can hold the sums."""
         before = self.last.get("words")
-        if before is not None and before[0] is request.codec:
+        if before is not None and before[0] is codec:
             return int(before[1])
-        n_bytes = request_words(request, masked=self.runner.secure).n_bytes
-        if request.randomizer is None:
-            self.last["words"] = request.codec, n_bytes
+        n_bytes = answer_words(
+            codec,
+            randomizer,
+            self.mechanism.unit,
+            n_clients=self.schedule.n_clients,
+            masked=self.runner.secure,
+        ).n_bytes
+        if randomizer is None:
+            self.last["words"] = codec, n_bytes
         return n_bytes
 
     def _round(self, index: int, run: Run) -> tuple[Any, RoundRecord]:
@@ -598,9 +598,12 @@ class _Rounds:
         started = time.perf_counter()
         algorithm, mechanism, schedule = self.algorithm, self.mechanism, self.schedule
         request = self._request(algorithm.broadcast(run.state), index, run.run_id)
-        bytes_up = self._n_bytes(request)
+        bytes_up = self._n_bytes(request.codec, request.randomizer)
         bytes_down = request.n_bytes
-        cohorts = self._draws(index, run.key)
+        cohorts: list[Draw] | None = self.last.get("draws")
+        if cohorts is None or schedule.cohort != "full":  # otherwise always the same
+            cohorts = schedule.draws(index, self.entropy, run.key)
+            self.last["draws"] = cohorts
         run.asked = True
         answer = self._ask(request, cohorts)
         client_seconds = answer.client_seconds if self.timed else nan
@@ -646,15 +649,6 @@ class _Rounds:
             positions = cohort.positions(0, self.schedule.n_clients)
             self.last["positions"] = before = cohort, positions
         return self.engine.total(request, before[1])
-
-    def _draws(self, index: int, key: int) -> list[Draw]:
-        """Cohorts of a round; the same ones in all rounds where everyone is asked."""
-        draws = self.last.get("draws")
-        if draws is None or self.schedule.cohort != "full":
-            draws = self.schedule.draws(index, self.entropy, key)
-            self.last["draws"] = draws
-        found: list[Draw] = draws
-        return found
 
     def _check_answers(self, n_clients: int, index: int) -> None:
         least = self.runner.min_clients

@@ -244,17 +244,6 @@ def respond(
     >>> calibrator = FedTempCalibrator(solver="grid", runner=runner).fit(fed.clients)
     20 20
     """
-    total, n_units = _respond(request, clients, positions, on_failure)
-    return PartialSum(total, clients.n_clients, n_units)
-
-
-def _respond(
-    request: Request,
-    clients: FederatedDataset,
-    positions: Positions | None,
-    on_failure: OnFailure | None = None,
-) -> tuple[dict[str, Integers], int]:
-    """Sum of what clients send, and the number of units."""
     units = clients.by_row() if request.unit == "example" else clients
     size = sum([code.spec.size for code in request.codec.blocks.values()])
     values = getattr(request.algorithm, "values_at_once", _CHUNK_VALUES)
@@ -262,7 +251,7 @@ def _respond(
     plain = request.randomizer is None and on_failure is None
     if plain and 0 < units.n_clients <= chunk:
         sent = request.codec.encode_sum(_answers(request, units))
-        return sent, units.n_clients
+        return PartialSum(sent, clients.n_clients, units.n_clients)
     total = request.codec.zeros()
     streams = None
     if request.randomizer is not None:
@@ -278,7 +267,7 @@ def _respond(
         if _add_answers(request, part, whose, total, on_failure):
             chunk = max(chunk, _CHUNK_SPARSE)
         start = stop
-    return total, units.n_clients
+    return PartialSum(total, clients.n_clients, units.n_clients)
 
 
 def timed_respond(
@@ -289,9 +278,9 @@ def timed_respond(
     Time depends on the rows of a client.
     """
     started = time.perf_counter()
-    total, n_units = _respond(request, clients, positions)
+    found = respond(request, clients, positions)
     seconds = time.perf_counter() - started
-    return PartialSum(total, clients.n_clients, n_units, seconds)
+    return PartialSum(found.total, found.n_clients, found.n_units, seconds)
 
 
 def _add_answers(
@@ -482,18 +471,17 @@ def plan_words(
     count_units: Whether the number of rows is summed too.
     Raises ValueError: If no word is wide enough.
     """
-    if randomizer is None:
-        bounds = {name: (code.largest, 0) for name, code in codec.blocks.items()}
-    else:
-        found = randomizer.bounds(codec, n_clients)
-        bounds = {name: (bound.unit, bound.share) for name, bound in found.items()}
-    sizes = {
-        name: (code.n_limbs, code.spec.size) for name, code in codec.blocks.items()
-    }
+    found = {} if randomizer is None else randomizer.bounds(codec, n_clients)
+    bounds: dict[str, tuple[int, int]] = {}
     shapes: Shapes = {}
-    for name, (unit, share) in bounds.items():
+    for name, code in codec.blocks.items():
+        unit, share = code.largest, 0
+        if randomizer is not None:
+            unit, share = found[name].unit, found[name].share
+        bounds[name] = unit, share
         largest = n_units * unit + n_clients * share
-        shapes[name] = (sizes[name], _width(name, largest, n_clients, sizes[name]))
+        size = (code.n_limbs, code.spec.size)
+        shapes[name] = size, _width(name, largest, n_clients, size)
     if count_units:
         bounds[UNITS] = (1, 0)
         shapes[UNITS] = ((1,), _width(UNITS, n_units, n_clients, (1,)))
@@ -506,11 +494,29 @@ def request_words(request: Request, *, masked: bool) -> WordPlan:
     masked: Whether answers are masked; only then rows are counted, in a word of their
         own.
     """
-    n_clients = max(request.n_clients, 1)
-    by_row = request.unit == "example"
-    return plan_words(
+    return answer_words(
         request.codec,
         request.randomizer,
+        request.unit,
+        n_clients=request.n_clients,
+        masked=masked,
+    )
+
+
+def answer_words(
+    codec: Codec,
+    randomizer: Randomizer | None,
+    unit: Literal["client", "example"],
+    *,
+    n_clients: int,
+    masked: bool,
+) -> WordPlan:
+    """Words of answers in this code; arguments are the fields of a `Request`."""
+    n_clients = max(n_clients, 1)
+    by_row = unit == "example"
+    return plan_words(
+        codec,
+        randomizer,
         n_clients=n_clients,
         n_units=MAX_ROWS if by_row else n_clients,
         by_row=by_row,

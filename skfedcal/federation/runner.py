@@ -216,6 +216,8 @@ def check_settings(runner: FederatedRunner, n_clients: int) -> None:
 
 def _is_plain(runner: FederatedRunner) -> bool:
     """Whether all settings are the defaults, which suit any number of clients."""
+    if runner is DEFAULT_RUNNER:
+        return True
     # A subclass may have more fields.
     values, defaults = vars(runner), vars(DEFAULT_RUNNER)
     return len(values) == len(defaults) and all(

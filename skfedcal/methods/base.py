@@ -360,7 +360,6 @@ class BaseCalibrator(
             self._class_map, self.classes_ = classes, classes.classes
             self.improves_ = True  # callbacks may predict in between
             self.comparison_ = None
-            callbacks = RoundCallbacks(self, lambda state, _: self._set_state(state))
             run = partial(
                 collect,
                 privacy=model,
@@ -372,11 +371,8 @@ class BaseCalibrator(
                 assumptions=assumptions,
                 clone_number=self._clone_number,
             )
-            fit_all = run
-            if has_callbacks(self):
-                fit_all = partial(
-                    run, on_start=callbacks.start, on_round=callbacks.round
-                )
+            callbacks = RoundCallbacks(self, lambda state, _: self._set_state(state))
+            fit_all = partial(run, on_start=callbacks.start, on_round=callbacks.round)
             harm = False
             may_be_worse = self._may_be_worse(setting)
             if algorithm is None:
@@ -390,7 +386,7 @@ class BaseCalibrator(
                 found, harm = self._fit_without_harm(algorithm, clients, run, fit_all)
             else:
                 found = fit_all(algorithm, clients)
-                if may_be_worse and not is_remote(X):
+                if not is_remote(X) and may_be_worse:
                     self._compare_first(algorithm, clients, found.state)
             self.history_, self.privacy_ = found.history, found.report
             self._set_state(found.state)

@@ -202,7 +202,7 @@ class BlockCode:
             out = total[0].astype(np.float64)
         else:
             out = _from_limbs(total)
-        return out.reshape(self.spec.shape)
+        return out if out.shape == self.spec.shape else out.reshape(self.spec.shape)
 
 
 def _packed(values: Array) -> Array:

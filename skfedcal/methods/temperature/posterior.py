@@ -389,12 +389,12 @@ class TemperaturePosterior:
     def query(self, broadcast: Arrays, clients: FederatedDataset) -> Arrays:
         beta, clip = exp(float(broadcast["log_beta"])), float(broadcast["clip"])
         # In the precision of the rows: its errors are far below any noise.
-        sums, _ = derivative_sums(clients, beta, 2, clients.rows.dtype)
+        sums, sizes = derivative_sums(clients, beta, 2, clients.rows.dtype)
         # From beta to log(1 / T): slope beta L', curvature beta^2 L'' (the term of the
         # slope is left out), the latter scaled to about the size of the slope.
         sums *= [beta, beta**2 * clip / CURVATURE_UNIT]
         # A client without rows sends zeros.
-        scale = float(broadcast["bound"]) + clip * np.maximum(clients.sizes, 1)
+        scale = float(broadcast["bound"]) + clip * np.maximum(sizes[:, 1], 1)
         return {"slopes": sums / scale[:, None]}
 
     def update(

@@ -291,7 +291,8 @@ def _polynomial_root(
             return 0.0, inf
         step = (linear * x + zero) / derivative
         x -= step
-        if abs(step) <= 1e-15 * abs(x):
+        # A step squares the relative error: the next one would be below the last bit.
+        if abs(step) <= 1e-9 * abs(x):
             break
     # The first term left out is about |x| times the last ones kept.
     power = x**4
