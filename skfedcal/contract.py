@@ -48,6 +48,10 @@ class BlockSpec:
     groups: int = 1
     weight: float = 1.0
 
+    def __post_init__(self) -> None:
+        if type(self.shape) is not tuple:
+            raise TypeError(f"shape must be a tuple of int, got {self.shape!r}.")
+
     @cached_property
     def size(self) -> int:
         """Number of values."""

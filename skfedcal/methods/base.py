@@ -232,6 +232,12 @@ class RoundCallbacks:
         self._estimator, self._set_state = estimator, set_state
         self._watched = has_callbacks(estimator)
 
+    def watch(self, run: Callable[..., Collected]) -> Callable[..., Collected]:
+        """`run` with callbacks; as it is where the last state is all that counts."""
+        if not self._watched:
+            return run
+        return partial(run, on_start=self.start, on_round=self.round)
+
     def start(self, n_rounds: int) -> None:
         """Begin the fit."""
         if not self._watched:
@@ -372,7 +378,7 @@ class BaseCalibrator(
                 clone_number=self._clone_number,
             )
             callbacks = RoundCallbacks(self, lambda state, _: self._set_state(state))
-            fit_all = partial(run, on_start=callbacks.start, on_round=callbacks.round)
+            fit_all = callbacks.watch(run)
             harm = False
             may_be_worse = self._may_be_worse(setting)
             if algorithm is None:

@@ -95,7 +95,7 @@ class TemperatureState:
     @property
     def converged(self) -> bool:
         """Whether the optimum was reached and lies inside the bounds."""
-        return not self.bounded and self.error <= self.tol
+        return self.error <= self.tol and not self.bounded
 
     @property
     def tol(self) -> float:
