@@ -36,7 +36,7 @@ from sklearn.metrics import (
 )
 
 from benchmarks import bench_noise
-from benchmarks.bench_evaluation import million
+from benchmarks.bench_evaluation import million, n_repeats
 from benchmarks.bench_temperature import local_fits
 from skfedcal import ScoreHistogram
 from skfedcal.privacy.accounting import calibrate_noise, compose_epsilon
@@ -169,7 +169,7 @@ def areas(counts: tuple[int, ...]) -> Rows:
             )
         scores, labels = _scores(n_clients)
         times = []
-        for _ in range(3):
+        for _ in range(n_repeats(n_clients)):
             start = time.process_time()
             roc_auc_score(labels, scores)
             times.append(time.process_time() - start)

@@ -420,6 +420,13 @@ _SPARSE_SHARE = 1 / 8
 _PLACES_PER_ENTRY = 16
 
 
+def _cells_of(edges: Array, leaf: Array) -> Array:
+    """Number of the coarse cell of each leaf; `edges` rise from 0 to beyond all."""
+    if edges[-1] > len(leaf):
+        return np.searchsorted(edges[1:-1], leaf, side="right")
+    return np.repeat(np.arange(len(edges) - 1), np.diff(edges))[leaf]
+
+
 def _products(
     where: NDArray[np.int64],
     value: NDArray[np.int64],
@@ -438,19 +445,26 @@ def _products(
     # Entries of one client and group follow each other; an entry has a product with
     # itself and with each one after it.
     own = client * len(groups) + group[cell]
-    n_own = np.diff(np.flatnonzero(np.diff(own, prepend=-1, append=-1)))
     entry = np.arange(len(own))
-    n_after = np.repeat(np.cumsum(n_own), n_own) - entry
+    alone = bool((own[1:] != own[:-1]).all())  # as with one row per client
+    if alone:
+        n_found = len(own)
+    else:
+        n_own = np.diff(np.flatnonzero(np.diff(own, prepend=-1, append=-1)))
+        n_after = np.repeat(np.cumsum(n_own), n_own) - entry
+        n_found = int(n_after.sum())
     n_products = sizes * (sizes + 1) // 2
-    shape, n_found = (n_clients, (int(n_products.sum()),)), int(n_after.sum())
+    shape = (n_clients, (int(n_products.sum()),))
     if n_found > _SPARSE_SHARE * n_clients * shape[1][0]:
         counts = np.zeros((n_clients, sum(groups)), dtype=np.int64)
         counts.flat[where] = value
         return _dense_products(counts, groups)
-    first = np.repeat(entry, n_after)
-    second = np.arange(n_found) + np.repeat(
-        entry - np.cumsum(n_after) + n_after, n_after
-    )
+    first = second = entry
+    if not alone:
+        first = np.repeat(entry, n_after)
+        second = np.arange(n_found) + np.repeat(
+            entry - np.cumsum(n_after) + n_after, n_after
+        )
     start = (np.cumsum(sizes) - sizes)[group]
     i = np.arange(len(group)) - start
     base = i * sizes[group] - i * (i + 1) // 2 - start
@@ -573,7 +587,7 @@ class ScoreMoments(ClassScoreCounts):
         owner, cell, weight = self.entries(clients)
         table, leaf = np.divmod(cell, np.int64(2 ** self.levels[-1]))
         n_coarse, size = self._shape[1], prod(self._shape)
-        coarse = np.searchsorted(np.array(self.edges[1:-1]), leaf, side="right")
+        coarse = _cells_of(np.array(self.edges), leaf)
         where = owner * size + table * n_coarse + coarse
         n_clients = len(clients)
         if weight is None:

@@ -486,8 +486,9 @@ def plan_words(
     bounds: dict[str, tuple[int, int]] = {}
     shapes: Shapes = {}
     for name, code in codec.blocks.items():
-        unit, share = code.largest, 0
-        if randomizer is not None:
+        if randomizer is None:
+            unit, share = code.largest, 0
+        else:
             unit, share = found[name].unit, found[name].share
         bounds[name] = unit, share
         largest = n_units * unit + n_clients * share

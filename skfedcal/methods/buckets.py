@@ -38,8 +38,8 @@ def place_of_proba(proba: Array, space: Space) -> Array:
     with np.errstate(divide="ignore"):
         odds = np.log(inside) - np.log1p(-inside)
         # One half is an edge: what is near it must stay on its side.
-        middle = np.abs(inside - 0.5) < 0.25
-        odds[middle] = 2 * np.arctanh(2 * inside[middle] - 1)
+        middle = 2 * np.arctanh(2 * inside - 1)
+    np.copyto(odds, middle, where=np.abs(inside - 0.5) < 0.25)
     scaled = np.clip(odds / (2 * LOGIT_RANGE) + 0.5, 0.0, 1.0)
     return scaled if space == "logit" else (inside + scaled) / 2
 
