@@ -8,10 +8,8 @@ Other scripts measure most of these in more detail and lend their functions:
 """
 
 import itertools
-import os
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +21,7 @@ from benchmarks._harness import (  # isort: skip  (sets the number of threads)
     compare,
     optional,
     print_table,
+    process_seconds,
     record,
     write_json,
 )
@@ -278,25 +277,17 @@ def fedavg(seconds: float, quick: bool) -> Rows:
 def imports() -> Rows:
     """CPU seconds of a fresh interpreter that imports one module, less an empty one."""
     rows = []
-    empty = min(_child("pass") for _ in range(2))
+    empty = min(process_seconds(["-c", "pass"]) for _ in range(4))
     for name, code in IMPORTS.items():
         try:
             # The first may find files that are not in memory yet.
-            used = min(_child(code) for _ in range(2)) - empty
+            used = min(process_seconds(["-c", code]) for _ in range(4)) - empty
         except subprocess.CalledProcessError:
             print(f"skipped {name}: not installed")
             continue
         rows.append(record("import", "CPU seconds", name, used, "s") | {"note": code})
     own = next(row["value"] for row in rows if row["library"] == OURS)
     return [row | {"ratio": row["value"] / own} for row in rows]
-
-
-def _child(code: str) -> float:
-    before = os.times()
-    run = [sys.executable, "-W", "ignore", "-c", code]
-    subprocess.run(run, check=True, capture_output=True)
-    after = os.times()
-    return sum(after[2:4]) - sum(before[2:4])
 
 
 def questions(seconds: float, quick: bool = True) -> Rows:

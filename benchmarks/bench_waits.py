@@ -7,9 +7,7 @@ pandas needs for the conversion alone. Commands run in a process of their own, w
 stored cells; their time is processor time of that process and its workers.
 """
 
-import os
 import subprocess
-import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -23,6 +21,7 @@ from benchmarks._harness import (  # isort: skip  (sets the number of threads)
     make_logits,
     optional,
     print_table,
+    process_seconds,
     record,
     write_json,
 )
@@ -168,27 +167,12 @@ def commands(given: dict[str, str]) -> Rows:
             places = {"FILE": file, "OUT": str(Path(folder, f"{i}.html"))}
             words = [places.get(word, word) for word in text.split()]
             try:
-                used = _child([sys.executable, "-m", "skfedcal", *words], folder)
+                used = process_seconds(["-m", "skfedcal", *words], folder)
             except subprocess.CalledProcessError as error:
                 print(f"skipped {case}: {error.stderr.decode()[-200:]}")
                 continue
             found.append(record("commands", case, OURS, used, "s") | {"note": text})
     return found
-
-
-def _child(words: list[str], folder: str) -> float:
-    root = str(Path(__file__).resolve().parent.parent)
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    before = os.times()
-    subprocess.run(
-        words,
-        check=True,
-        capture_output=True,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    after = os.times()
-    return sum(after[2:4]) - sum(before[2:4])
 
 
 def questions(seconds: float, quick: bool = True) -> Rows:
