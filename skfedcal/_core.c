@@ -1732,15 +1732,17 @@ static PyObject *bin_sums(PyObject *Py_UNUSED(self), PyObject *const *args, Py_s
         && (sums = take(&arrays, args[3], "d", 2, DENSE | PyBUF_WRITABLE, "sums"))) {
         const Py_ssize_t n = length(values), n_bins = sums->shape[1];
         double *of_values = sums->buf, *of_labels = of_values + n_bins, *of_rows = of_labels + n_bins;
+        const double last = (double)n_bins - 1;
         if (sums->shape[0] != 3 || n_bins < 1 || length(labels) != n || (weights && length(weights) != n))
             PyErr_SetString(PyExc_IndexError, "arrays do not fit together");
         else {
             Py_BEGIN_ALLOW_THREADS
             for (Py_ssize_t i = 0; i < n; i++) {
                 const double value = real_number(values, i), weight = weights ? real_number(weights, i) : 1.0;
-                const double place = value * (double)n_bins;
-                /* NaN, which callers refuse, falls in the last one. */
-                const Py_ssize_t at = place < 0.0 ? 0 : place < (double)n_bins - 1 ? (Py_ssize_t)place : n_bins - 1;
+                /* Without branches, which new rows would mispredict. NaN, which callers refuse,
+                   falls in the last bin. */
+                const double place = value * (double)n_bins, low = place < last ? place : last;
+                const Py_ssize_t at = (Py_ssize_t)(low > 0.0 ? low : 0.0);
                 of_values[at] += weight * value;
                 of_labels[at] += weight * (double)((const char *)labels->buf)[i * labels->strides[0]];
                 of_rows[at] += weight;
