@@ -13,6 +13,7 @@ caller then takes its numpy form.
 from __future__ import annotations
 
 import os
+import warnings
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -24,6 +25,10 @@ Array = NDArray[Any]
 
 # Number of the arithmetic: results of one number are the same to the last bit.
 _VERSION = 1
+
+# Number of the functions and their arguments, which `_core.c` has as well: a checkout
+# may be newer than the core that was built in it.
+_INTERFACE = 1
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -41,6 +46,14 @@ def _load() -> ModuleType | None:
                 "compiled core. Install it where a C compiler is, or unset the "
                 "variable."
             ) from None
+        return None
+    if getattr(_core, "interface", 0) != _INTERFACE:
+        warnings.warn(
+            "The compiled core is of another version of skfedcal, and numpy takes its "
+            "place. Install skfedcal again: pip install .",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         return None
     if wanted:
         if wanted not in _core.levels():
@@ -83,7 +96,8 @@ def _aligned(array: Array) -> Array:
 
 
 def _has_rows(clients: Any) -> bool:
-    return _usable(clients.rows) and clients.labels.dtype.kind in "iu"
+    labels = clients.labels.dtype
+    return _usable(clients.rows) and labels.kind in "iu" and labels.isnative
 
 
 def _rows_of(clients: Any) -> tuple[Array, Array | None, Array, Array]:

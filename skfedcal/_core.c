@@ -29,6 +29,9 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
+/* Raised with every change of a function or its arguments, in _compiled.py as well. */
+#define INTERFACE 1
+
 /* Distance from the largest logit beyond which a class has no weight (_numerics.py). */
 #define MAX_SPAN 1e6
 #define LOG2_E 0x1.71547652b82fep0
@@ -2015,12 +2018,12 @@ static PyMethodDef METHODS[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int start(PyObject *Py_UNUSED(module))
+static int start(PyObject *module)
 {
     for (int i = N_LEVELS - 1; i >= 0; i--)
         if (runs_here(i))
             level = LEVELS[i];
-    return 0;
+    return PyModule_AddIntConstant(module, "interface", INTERFACE);
 }
 
 static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)start}, {0, NULL}};

@@ -39,15 +39,21 @@ def row_max(logits: Rows) -> Rows:
 
 def center(logits: Rows) -> Rows:
     """Shift each row to a maximum of 0; -inf, and what overflows, is -inf."""
+    # One layout, so that what follows has the same bits for any.
+    out = np.empty_like(logits, order="C")
     with np.errstate(over="ignore"):
-        return logits - row_max(logits)
+        return np.subtract(logits, row_max(logits), out=out)
 
 
 def softmax(logits: Rows, out: Rows | None = None) -> Rows:
-    """Row-wise softmax; `out` may be `logits`."""
-    result = np.empty_like(logits, order="C") if out is None else out
-    if _compiled.softmax(logits, result):
-        return result
+    """Row-wise softmax, in C order.
+
+    out: Where to write it, if that is in C order; it may be `logits`.
+    """
+    if out is None or not out.flags.c_contiguous:
+        out = np.empty_like(logits, order="C")
+    if _compiled.softmax(logits, out):
+        return out
     top = row_max(logits)
     centred = out is logits and not top.any()
     weights = logits if centred else np.subtract(logits, top, out=out)

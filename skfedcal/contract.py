@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, prod
+from operator import index
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -49,8 +50,23 @@ class BlockSpec:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if type(self.shape) is not tuple:
-            raise TypeError(f"shape must be a tuple of int, got {self.shape!r}.")
+        # Codecs are looked up by their blocks: equal ones must have equal types.
+        try:
+            shape = tuple([int(index(n)) for n in self.shape])
+        except TypeError:
+            raise TypeError(
+                f"shape must be a tuple of int, got {self.shape!r}."
+            ) from None
+        object.__setattr__(self, "shape", shape)
+        for name, kind in (("clip", float), ("groups", index), ("weight", float)):
+            value = getattr(self, name)
+            if type(value) is int or (value is None and name == "clip"):
+                continue
+            try:
+                object.__setattr__(self, name, kind(value))
+            except (TypeError, ValueError):
+                what = "a whole number" if kind is index else "a number"
+                raise TypeError(f"{name} must be {what}, got {value!r}.") from None
 
     @cached_property
     def size(self) -> int:

@@ -458,7 +458,7 @@ def check_export(entry: Method, estimator: Any) -> None:
 def check_batches(
     estimator: Any, dtypes: Sequence[Any] = (np.float32, np.float64), n_classes: int = 3
 ) -> None:
-    """Predictions of a row do not depend on the rows beside it, to the last bit."""
+    """Predictions of a row have the same bits beside any rows and in any layout."""
     for dtype in dtypes:
         cal, rows = fit(estimator, drawn(2, 40, n_classes, dtype=dtype))
         for method in ("predict_proba", "predict_log_proba", "decision_function"):
@@ -467,6 +467,9 @@ def check_batches(
             for width in (1, 2, 7):
                 parts = [call(rows[i : i + width]) for i in range(0, len(rows), width)]
                 assert np.concatenate(parts).tobytes() == whole.tobytes()
+            wide = np.repeat(rows, 2, axis=1)[:, ::2]
+            for laid in (np.asfortranarray(rows), wide):
+                assert call(laid).tobytes() == whole.tobytes()
 
 
 # Laws of exact estimators.

@@ -1322,6 +1322,13 @@ def test_a_variable_of_the_environment_chooses_a_level():
 
 
 @needs_core
+def test_a_core_of_another_version_is_not_used(monkeypatch):
+    monkeypatch.setattr(_compiled, "_INTERFACE", _compiled._INTERFACE + 1)
+    with pytest.warns(RuntimeWarning, match="of another version of skfedcal"):
+        assert _compiled._load() is None
+
+
+@needs_core
 @pytest.mark.parametrize(
     ("name", "args"),
     [
@@ -1400,6 +1407,14 @@ def test_a_dataset_may_lie_anywhere_in_memory():
         clients = replace(clients, offsets=move(clients.offsets))
         found.append(derivative_sums(clients, 0.7, 5, np.float64)[0])
     np.testing.assert_array_equal(*found)
+
+
+def test_labels_of_a_foreign_byte_order_are_left_to_numpy():
+    rows, labels = hard_rows(60, 3, np.float64)
+    clients = dataset(rows, labels, [60])
+    foreign = replace(clients, labels=clients.labels.astype(">i4"))
+    found = [derivative_sums(c, 0.7, 5, np.float64)[0] for c in (clients, foreign)]
+    np.testing.assert_allclose(*found, rtol=1e-9)
 
 
 def test_metrics_take_arrays_that_lie_anywhere_in_memory():

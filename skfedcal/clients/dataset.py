@@ -176,8 +176,7 @@ class FederatedDataset:
 
     def keep_packed(self, numbers: Array) -> FederatedDataset:
         """Return the rows of these numbers, rising, among the packed rows."""
-        first = int(self.offsets[0])
-        packed = numbers + first if first else numbers
+        packed = np.asarray(numbers) + int(self.offsets[0])
         return FederatedDataset(
             self.rows,
             self.labels[packed],

@@ -73,7 +73,12 @@ class ClassMap:
     def numbered(cls, n_classes, dtype):
         """Labels that are the column numbers."""
         numbers = np.arange(n_classes)
-        found = cls(numbers.astype(dtype), numbers)
+        labels = numbers.astype(dtype)
+        # Any type holds 127; labels that occur may need fewer bits than all columns.
+        if n_classes > 128 and (labels != numbers).any():
+            wide = np.promote_types(dtype, np.min_scalar_type(n_classes - 1))
+            labels = numbers.astype(wide)
+        found = cls(labels, numbers)
         # What the properties below would find.
         vars(found).update(in_order=True, plain=dtype.kind in "iu")
         return found
@@ -510,7 +515,7 @@ def make_dataset(
         labels = labels[order]
         weights = None if weights is None else weights[order]
     if len(sizes) == 1:
-        offsets = np.array((0, sizes[0]))
+        offsets = np.array((0, sizes[0]), dtype=np.int64)
     else:
         offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
         np.cumsum(sizes, out=offsets[1:])

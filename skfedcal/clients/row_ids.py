@@ -39,9 +39,10 @@ class RowIds:
         """Number ids of any kind; raises an error for missing ones."""
         if _has_pandas_type(client_ids):
             return cls._of_pandas(getattr(client_ids, "array", client_ids))
-        if (listed := cls._of_list(client_ids)) is not None:
-            return listed
-        ids = read_array(client_ids, "client_ids")
+        if type(client_ids) in (list, tuple):
+            ids = _listed(client_ids)
+        else:
+            ids = read_array(client_ids, "client_ids")
         if ids.ndim != 1 and ids.shape[1:] != (1,):
             raise ValueError(f"client_ids has shape {ids.shape}; pass one id per row.")
         ids = ids.reshape(-1)
@@ -51,7 +52,8 @@ class RowIds:
             return cls([], np.zeros(0, dtype=np.intp))
         if ids.dtype.kind in "OUS":
             return cls._of_buffer(ids) or cls._of_texts(ids) or cls._of_objects(ids)
-        if ids.dtype.kind == "f" and np.isnan(ids).any():
+        # NaN and NaT differ from themselves.
+        if ids.dtype.kind in "fcmM" and (ids != ids).any():
             raise _missing()
         if ids.dtype.kind in "iu":
             return cls._of_integers(ids)
@@ -71,9 +73,11 @@ class RowIds:
             if order is not None:
                 return cls(values.take(first[order]).tolist(), _ranks(order)[codes])
         codes, found = values.factorize()
-        if (codes < 0).any():
+        names = found.astype(object)
+        # Of floating point numbers some are missing, and others NaN.
+        if (codes < 0).any() or any(map(is_missing, names)):
             raise _missing()
-        return cls._sorted(found.astype(object), codes)
+        return cls._sorted(names, codes)
 
     @classmethod
     def _of_categories(cls, values: Any) -> "RowIds":
@@ -135,27 +139,6 @@ class RowIds:
         if order is None:
             order = np.argsort(ids[first], kind="stable")
         return cls(ids[first[order]].tolist(), _ranks(order)[codes])
-
-    @classmethod
-    def _of_list(cls, values: Any) -> "RowIds | None":
-        """Number a list of texts, which numpy would copy; None of other values.
-
-        numpy drops zeros at the end of a text, and has texts beside numbers as texts.
-        """
-        if (
-            type(values) not in (list, tuple)
-            or not values
-            or type(values[0]) is not str
-        ):
-            return None
-        ids = _objects(values)
-        numbered = _compiled.number_objects(ids)
-        if numbered is None:
-            return None
-        names = ids[numbered[1]]
-        if set(map(type, names)) != {str} or "\0" in "".join(names):
-            return None
-        return cls._sorted(names, numbered[0])
 
     @classmethod
     def _of_texts(cls, ids: NDArray[Any]) -> "RowIds | None":
@@ -232,6 +215,35 @@ def _ranks(order: Any) -> NDArray[Any]:
 def _objects(values: Sequence[Any]) -> NDArray[Any]:
     """Objects as they are: numpy would make an array of tuples, or copy texts."""
     return np.fromiter(values, dtype=object, count=len(values))
+
+
+def _listed(values: Sequence[Any]) -> NDArray[Any]:
+    """Ids of a list: numbers of one kind as numpy has them, others as objects.
+
+    numpy would make texts of what stands beside a text, also of NaN, drop zeros at the
+    end of a text, and round large integers beside a float or a larger one.
+    """
+    kinds = set(map(type, values))
+    if np.ma.core.MaskedConstant in kinds:
+        raise _missing()
+    changed = len(kinds) > 1 or not kinds.isdisjoint(_AS_OBJECTS)
+    # Lists and arrays of one id each are rows of a column.
+    if changed and not any(map(_is_array, kinds)):
+        return _objects(values)
+    ids = read_array(values, "client_ids")
+    if kinds == {int} and ids.dtype.kind not in "iu":
+        return _objects(values)
+    return ids
+
+
+# Types of ids that numpy would change.
+_AS_OBJECTS = (str, bytes, tuple, type(None))
+
+
+def _is_array(kind: type) -> bool:
+    return issubclass(kind, list) or (
+        hasattr(kind, "__array__") and not issubclass(kind, np.generic)
+    )
 
 
 def _order_of_texts(names: list[Any]) -> NDArray[Any] | None:

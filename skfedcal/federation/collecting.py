@@ -579,8 +579,8 @@ class _Rounds:
 
     def _n_bytes(self, codec: Codec, randomizer: Randomizer | None) -> int:
         """Size of an answer; raises if no word can hold the sums."""
-        before = self.last.get("words")
-        if before is not None and before[0] is codec:
+        before, codes = self.last.get("words"), tuple(codec.blocks.values())
+        if before is not None and before[0] == codes:
             return int(before[1])
         n_bytes = answer_words(
             codec,
@@ -590,7 +590,7 @@ class _Rounds:
             masked=self.runner.secure,
         ).n_bytes
         if randomizer is None:
-            self.last["words"] = codec, n_bytes
+            self.last["words"] = codes, n_bytes
         return n_bytes
 
     def _round(self, index: int, run: Run) -> tuple[Any, RoundRecord]:
@@ -647,6 +647,7 @@ class _Rounds:
         before = self.last.get("positions")
         if before is None or before[0] is not cohort:
             positions = cohort.positions(0, self.schedule.n_clients)
+            positions.flags.writeable = False  # an engine must not change later rounds
             self.last["positions"] = before = cohort, positions
         return self.engine.total(request, before[1])
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, inf
 from numbers import Integral
-from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -220,8 +219,8 @@ def _is_plain(runner: FederatedRunner) -> bool:
         return True
     # A subclass may have more fields.
     values, defaults = vars(runner), vars(DEFAULT_RUNNER)
-    return len(values) == len(defaults) and all(
-        map(is_, values.values(), defaults.values())
+    return values.keys() == defaults.keys() and all(
+        value is defaults[name] for name, value in values.items()
     )
 
 

@@ -232,12 +232,6 @@ class RoundCallbacks:
         self._estimator, self._set_state = estimator, set_state
         self._watched = has_callbacks(estimator)
 
-    def watch(self, run: Callable[..., Collected]) -> Callable[..., Collected]:
-        """`run` with callbacks; as it is where the last state is all that counts."""
-        if not self._watched:
-            return run
-        return partial(run, on_start=self.start, on_round=self.round)
-
     def start(self, n_rounds: int) -> None:
         """Begin the fit."""
         if not self._watched:
@@ -378,7 +372,7 @@ class BaseCalibrator(
                 clone_number=self._clone_number,
             )
             callbacks = RoundCallbacks(self, lambda state, _: self._set_state(state))
-            fit_all = callbacks.watch(run)
+            fit_all = partial(run, on_start=callbacks.start, on_round=callbacks.round)
             harm = False
             may_be_worse = self._may_be_worse(setting)
             if algorithm is None:
@@ -635,7 +629,8 @@ class BaseCalibrator(
         """Warn that an exact fit ended at a bound, or before its optimum."""
         text = (
             f"The log loss has no minimum inside the bounds: {reached}. The "
-            "predictions may be all correct, all wrong, or unrelated to the labels."
+            "predictions may be all correct, all wrong, or unrelated to the labels, or "
+            "the logits far too large or too small."
             if bounded
             else f"Not converged after {self.n_rounds_} rounds: too few, or cohorts "
             "that change from round to round move the optimum. Use cohort='full' "

@@ -334,7 +334,7 @@ class ExactSum:
         """Nothing will be paid."""
 
     def codec(self, spec: Spec, round_index: int = 0) -> Codec:
-        return _exact_codec(tuple(spec.items()))
+        return Codec(dict(_exact_codes(tuple(spec.items()))))
 
     def randomizer(self, codec: Codec, round_index: int) -> None:
         """Clients send their answers unchanged."""
@@ -356,9 +356,11 @@ class ExactSum:
 
 
 @lru_cache(maxsize=64)
-def _exact_codec(blocks: tuple[tuple[str, BlockSpec], ...]) -> Codec:
-    """Codec without noise: the same object for the same blocks, in all runs."""
-    return Codec({name: BlockCode(block, exact_step(block)) for name, block in blocks})
+def _exact_codes(
+    blocks: tuple[tuple[str, BlockSpec], ...],
+) -> tuple[tuple[str, BlockCode], ...]:
+    """Codes without noise: the same objects for the same blocks, in all runs."""
+    return tuple((name, BlockCode(block, exact_step(block))) for name, block in blocks)
 
 
 def exact_step(block: BlockSpec) -> float | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skfedcal import FedBinCalibrator, FedTempCalibrator
-from skfedcal.clients.forms import make_dataset, parse_clients
+from skfedcal.clients.forms import make_dataset, parse_clients, resolve_classes
 
 SIZES = (40, 0, 7, 1, 52)
 
@@ -194,6 +194,27 @@ def test_client_ids_of_mixed_types_are_refused_by_name(pooled):
     ids = np.array(["a", 1] * 50, dtype=object)
     with pytest.raises(TypeError, match=r"client_ids mixes \['int', 'str'\]"):
         FedTempCalibrator().fit(*pooled, client_ids=ids)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n_columns"),
+    [(np.int8, 300), (np.uint8, 300), (np.int16, 40_000), (np.float16, 2100)],
+)
+def test_classes_have_a_type_that_holds_all_columns(dtype, n_columns):
+    """Labels that occur may need fewer bits than the number of columns."""
+    y = np.arange(100).astype(dtype)
+    classes = resolve_classes(y, None, n_columns=n_columns)
+    np.testing.assert_array_equal(classes.classes, np.arange(n_columns))
+    np.testing.assert_array_equal(classes.columns(y), np.arange(100))
+    few = resolve_classes(y, None, n_columns=100)
+    assert few.classes.dtype == dtype
+
+
+def test_predictions_of_small_labels_are_the_columns():
+    rng = np.random.default_rng(0)
+    logits, y = rng.normal(size=(400, 300)), np.arange(400) % 100
+    fitted = FedTempCalibrator().fit(logits, y.astype(np.int8))
+    np.testing.assert_array_equal(fitted.predict(logits), logits.argmax(axis=1))
 
 
 def test_forms_raise_no_warning(clients):

@@ -329,6 +329,33 @@ def test_the_runner_takes_an_engine_instead_of_clients():
         FederatedRunner().run(algorithm, engine, ExactSum(), SeededEntropy(0))
 
 
+def test_an_engine_cannot_change_who_is_asked_in_later_rounds():
+    @dataclass
+    class Shifting:
+        inner: InProcess
+
+        def ids(self):
+            return self.inner.ids()
+
+        def total(self, request, cohort):
+            answer = self.inner.total(request, cohort)
+            request.codec.blocks.popitem()
+            cohort += 1
+            return answer
+
+    runner = FederatedRunner()
+    exact = TemperatureNewton(), ExactSum(), SeededEntropy(0)
+
+    def fit(engine):
+        algorithm, *rest = exact
+        return runner.run(algorithm, engine, *rest, n_classes=N_CLASSES)[0]
+
+    with pytest.raises(ValueError, match="read-only"):
+        fit(Shifting(InProcess(DATA)))
+    # Other runs have the codec that it took a block from.
+    assert fit(InProcess(DATA)).converged
+
+
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.SimulatedPrivacyWarning")
 @pytest.mark.filterwarnings("ignore::skfedcal.exceptions.CalibrationWarning")
 def test_an_estimator_runs_on_the_engine_of_its_runner():

@@ -19,6 +19,7 @@ from skfedcal import (
     ScoreHistogram,
     make_federation,
 )
+from skfedcal.contract import BlockSpec
 from skfedcal.exceptions import BudgetExceededError
 from skfedcal.federation import InProcess, collect
 from skfedcal.federation import runner as _cohorts
@@ -195,3 +196,27 @@ def test_no_file_walks_the_stack():
         text = path.read_text(encoding="utf-8")
         for name in ("_getframe", "currentframe", "inspect.stack", "f_back"):
             assert name not in text, (path, name)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"shape": (6 / 2,)}, r"shape must be a tuple of int, got \(3.0,\)"),
+        ({"shape": 3}, "shape must be a tuple of int, got 3"),
+        ({"shape": (3,), "clip": "one"}, "clip must be a number, got 'one'"),
+        ({"shape": (3,), "clip": np.ones(3)}, "clip must be a number, got array"),
+        ({"shape": (3,), "groups": 1.5}, "groups must be a whole number, got 1.5"),
+        ({"shape": (3,), "weight": None}, "weight must be a number, got None"),
+    ],
+)
+def test_a_block_that_is_none_is_refused_by_name(fields, message):
+    with pytest.raises(TypeError, match=message):
+        BlockSpec(**fields)
+
+
+def test_equal_blocks_have_equal_types():
+    """A codec is looked up by its blocks: 3.0 must not stand where 3 is meant."""
+    given = BlockSpec([np.int64(3)], clip=np.array(2.0), groups=np.int8(1), weight=True)
+    assert given == BlockSpec((3,), clip=2.0)
+    types = [type(n) for n in (*given.shape, given.clip, given.groups, given.weight)]
+    assert types == [int, float, int, float]

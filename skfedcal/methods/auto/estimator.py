@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skfedcal._docs import documented
 from skfedcal._sklearn_compat import StrOptions
-from skfedcal.clients.forms import drop_client_column
+from skfedcal.clients.forms import drop_client_column, read_scores
 from skfedcal.federation.runner import FederatedRunner
 from skfedcal.methods.base import BaseCalibrator, FitSetting
 from skfedcal.methods.bias_temperature.estimator import (
@@ -353,7 +353,12 @@ class FedAutoCalibrator(BaseCalibrator):
 
     def _direct_proba(self, X: Rows) -> Array | None:
         check_is_fitted(self)
-        return self.calibrator_._direct_proba(drop_client_column(self, X))
+        try:
+            return self.calibrator_._direct_proba(drop_client_column(self, X))
+        except (TypeError, ValueError) as error:
+            refusal = error
+        read_scores(self, X, reset=False)  # refuses it by the name of this class
+        raise refusal
 
     def _unchanged(self, logits: Array) -> Array:
         return self.calibrator_._unchanged(logits)

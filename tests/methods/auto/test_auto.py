@@ -545,3 +545,13 @@ def test_the_gain_is_a_paired_difference_on_held_back_rows():
     assert cal.gain_.population == "rows" and "held-back" in cal.gain_.estimand
     few = FedAutoCalibrator().fit([(z[:2], y[:2]) for z, y in fed.clients[:10]])
     assert few.gain_ is None
+
+
+@pytest.mark.parametrize("method", ["predict_proba", "predict", "decision_function"])
+@pytest.mark.parametrize("shape", [(3, 4), (0, 10)])
+def test_rows_are_refused_by_the_name_of_the_class(method, shape):
+    fed = make_federation(20, 1000, random_state=0)
+    fitted = FedAutoCalibrator().fit(fed.clients)
+    with pytest.raises(ValueError, match="FedAutoCalibrator") as refused:
+        getattr(fitted, method)(np.zeros(shape))
+    assert type(fitted.calibrator_).__name__ not in str(refused.value)
