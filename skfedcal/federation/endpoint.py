@@ -244,17 +244,6 @@ def respond(
     >>> calibrator = FedTempCalibrator(solver="grid", runner=runner).fit(fed.clients)
     20 20
     """
-    total, n_units = _sum_answers(request, clients, positions, on_failure)
-    return PartialSum(total, clients.n_clients, n_units)
-
-
-def _sum_answers(
-    request: Request,
-    clients: FederatedDataset,
-    positions: Positions | None,
-    on_failure: OnFailure | None = None,
-) -> tuple[dict[str, Integers], int]:
-    """Sum of what clients send, and the number of units."""
     units = clients.by_row() if request.unit == "example" else clients
     size = sum([code.spec.size for code in request.codec.blocks.values()])
     values = getattr(request.algorithm, "values_at_once", _CHUNK_VALUES)
@@ -262,7 +251,7 @@ def _sum_answers(
     plain = request.randomizer is None and on_failure is None
     if plain and 0 < units.n_clients <= chunk:
         sent = request.codec.encode_sum(_answers(request, units))
-        return sent, units.n_clients
+        return PartialSum(sent, clients.n_clients, units.n_clients)
     total = request.codec.zeros()
     streams = None
     if request.randomizer is not None:
@@ -278,7 +267,7 @@ def _sum_answers(
         if _add_answers(request, part, whose, total, on_failure):
             chunk = max(chunk, _CHUNK_SPARSE)
         start = stop
-    return total, units.n_clients
+    return PartialSum(total, clients.n_clients, units.n_clients)
 
 
 def timed_respond(
@@ -289,9 +278,9 @@ def timed_respond(
     Time depends on the rows of a client.
     """
     started = time.perf_counter()
-    total, n_units = _sum_answers(request, clients, positions)
+    found = respond(request, clients, positions)
     seconds = time.perf_counter() - started
-    return PartialSum(total, clients.n_clients, n_units, seconds)
+    return PartialSum(found.total, found.n_clients, found.n_units, seconds)
 
 
 def _add_answers(

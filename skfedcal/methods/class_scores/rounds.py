@@ -50,7 +50,8 @@ def class_scores(rows: Array, input_type: InputType, n_classes: int) -> Array:
     The columns are those of `decision_function` or `predict_proba`, as they are. Two
     columns of logits become their difference, the log-odds.
     """
-    rows = rows.astype(np.float64, copy=False)
+    # One layout, so that a row is added up in the same order in any array.
+    rows = rows.astype(np.float64, order="C", copy=False)
     if input_type == "log_proba":
         rows = np.exp(rows)
     missing = rows.shape[1] == n_classes - 1
