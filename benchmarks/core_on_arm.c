@@ -3,6 +3,14 @@
    `call` runs one function of the module on numbers and arrays that the emulator has put
    into memory. What the core needs of Python is below; nothing here computes. */
 
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+/* Numbers have no type here. */
+static int is_number(PyObject *object);
+#undef PyFloat_Check
+#define PyFloat_Check(object) is_number(object)
+
 #include "../skfedcal/_core.c"
 
 /* One argument: None, a number or an array; core_on_arm.py writes the same layout. */
@@ -27,6 +35,7 @@ PyObject *PyExc_TypeError = &error_type, *PyExc_ValueError = &error_type, *PyExc
 static const char *error;
 
 static const Given *given_of(PyObject *object) { return ((Wrapped *)object)->given; }
+static int is_number(PyObject *object) { return object != &_Py_NoneStruct && given_of(object)->kind != ARRAY; }
 long PyLong_AsLong(PyObject *object) { return (long)given_of(object)->whole; }
 long long PyLong_AsLongLong(PyObject *object) { return given_of(object)->whole; }
 unsigned long long PyLong_AsUnsignedLongLong(PyObject *object) { return (unsigned long long)given_of(object)->whole; }
@@ -38,6 +47,11 @@ double PyFloat_AsDouble(PyObject *object)
     const Given *given = given_of(object);
     return given->kind == WHOLE ? (double)given->whole : given->real;
 }
+
+/* What the function returned, if not None. */
+extern int64_t answer;
+int64_t answer;
+PyObject *PyBool_FromLong(long value) { return answer = value, &_Py_NoneStruct; }
 
 int PyObject_GetBuffer(PyObject *object, Py_buffer *view, int flags)
 {
@@ -94,6 +108,7 @@ const char *call(const char *name, const Given *given, int64_t n)
     PyObject *args[16];
     heap_at = heap;
     error = NULL;
+    answer = 0;
     for (int64_t i = 0; i < n && i < 16; i++) {
         wrapped[i].given = given + i;
         args[i] = given[i].kind == NOTHING ? &_Py_NoneStruct : &wrapped[i].head;

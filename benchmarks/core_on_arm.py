@@ -140,15 +140,15 @@ class EmulatedCore:
         """Set a register."""
         self.processor.reg_write(getattr(self.registers, f"UC_ARM64_REG_{name}"), value)
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
+    def __getattr__(self, name: str) -> Callable[..., bool]:
         return lambda *args: self.call(name, args)
 
     def levels(self) -> list[str]:
         """Names of the levels of instructions."""
         return ["plain"]
 
-    def call(self, name: str, args: tuple[Any, ...]) -> None:
-        """Run a function; arrays are copied there and back."""
+    def call(self, name: str, args: tuple[Any, ...]) -> bool:
+        """Run a function; arrays are copied there and back. Returns its truth value."""
         self.called.add(name)
         at, given, arrays = ARRAYS, b"", []
         for value in args:
@@ -179,6 +179,8 @@ class EmulatedCore:
             if value.flags.writeable:
                 found = np.frombuffer(self.processor.mem_read(place, size), value.dtype)
                 value[...] = found.reshape(value.shape)
+        answer = self.processor.mem_read(self.names["answer"], 8)
+        return bool(struct.unpack("<q", answer)[0])
 
 
 def packed_number(value: object) -> bytes:
@@ -248,9 +250,15 @@ def functions(core: Any) -> dict[str, list[np.ndarray]]:
                 out = np.empty_like(logits)
                 core.softmax(logits, out, 0.7, logs)
                 found.setdefault("softmax", []).append(out)
-            losses = np.empty((2, len(labels)))
-            core.scores(logits, labels, losses)
+            losses = np.empty((4, len(labels)))
+            core.scores(logits, None, labels, 0.7, losses)
             found.setdefault("scores of rows", []).append(losses)
+            sums_of_rows, used = np.zeros((2, 5)), np.empty((2, 2), np.int64)
+            core.derivative_sums(
+                logits, None, labels, np.array([0, 90, 200]), None, 0.7, 1, False, True,
+                sums_of_rows, used,
+            )  # fmt: skip
+            found.setdefault("derivatives", []).append(sums_of_rows)
             proba = np.empty_like(logits)
             core.softmax(logits, proba, 1.0, False)
             found.setdefault("sums of metrics", []).extend(sums(core, proba, labels))

@@ -134,12 +134,15 @@ static int FN(odds_bins)(const Matrix *m, const char *row, int n_bins, double sp
     if (m->single) {
         const Py_ssize_t whole = n - n % 16;
         const char *from = FN(dense_f)(m, row, gaps);
-        float last[16];
-        FN(last_piece_f)(n, 1, from, whole, last);
+        FN(vf) last[PARTS_D];
+        FN(last_piece_f)(m, from, whole, last);
         const float peak = FN(peak_f)(whole, 1, from, last);
         for (Py_ssize_t j = 0; j < padded; j += LANES_F) {
             FN(vf) v;
-            memcpy(&v, j < whole ? from + j * 4 : (const char *)(last + j - whole), sizeof v);
+            if (j < whole)
+                memcpy(&v, from + j * 4, sizeof v);
+            else
+                v = last[(j - whole) / LANES_F];
             v -= peak;
             memcpy(gaps + j, &v, sizeof v);
         }
@@ -211,8 +214,8 @@ static void FN(row_scores)(const Matrix *m, const char *given, Py_ssize_t own, d
 {
     const Py_ssize_t n = m->columns, whole = n - n % 8;
     const char *row = FN(dense_d)(m, given, work);
-    double last[8];
-    FN(last_piece_d)(n, m->single, row, whole, last);
+    FN(vd) last[PARTS_D];
+    FN(last_piece_d)(m, row, whole, last);
     const double peak = FN(peak_d)(whole, m->single, row, last), gap = FN(entry_d)(m, given, own) - peak;
     FN(vd) rests[PARTS_D] = {{0}}, squares[PARTS_D] = {{0}};
     for (Py_ssize_t j = 0; j < n; j += 8)
@@ -223,7 +226,7 @@ static void FN(row_scores)(const Matrix *m, const char *given, Py_ssize_t own, d
             if (j < whole)
                 v = FN(load_d)(m->single, row, at);
             else
-                memcpy(&v, last + p * LANES_D, sizeof v);
+                v = last[p];
             FN(add_others)(FN(exp2_d)((v - peak) * LOG2_E), at, own, rests + p, squares + p);
         }
     FN(score)(FN(exp2_d)((FN(vd)){0} + gap * LOG2_E)[0], rests, squares, gap, loss, brier);

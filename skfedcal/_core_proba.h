@@ -196,8 +196,7 @@ static void RN(top_labels)(const Matrix *m, void *buffer, int64_t *top, double *
     }
     for (Py_ssize_t i = 0; i < m->rows && n > FEW; i++) {
         const REAL *row = (const REAL *)RN(dense)(m, m->data + i * m->down, buffer);
-        REAL last[PIECE];
-        vec best[PARTS], v, high;
+        vec last[PARTS], best[PARTS], v, high;
         ivec place[PARTS] = {{0}};
         memcpy(best, row, sizeof best);
         for (Py_ssize_t j = PIECE; j < whole; j += PIECE)
@@ -206,11 +205,10 @@ static void RN(top_labels)(const Matrix *m, void *buffer, int64_t *top, double *
                 memcpy(&v, row + j + p * LANES, sizeof v);
                 RN(rise)(v, j, best + p, place + p);
             }
-        RN(last_piece)(n, sizeof(REAL) == 4, (const char *)row, whole, last);
+        RN(last_piece)(m, (const char *)row, whole, last);
         high = best[0];
         for (int p = 0; p < PARTS; p++) {
-            memcpy(&v, last + p * LANES, sizeof v);
-            RN(rise)(v, whole, best + p, place + p);
+            RN(rise)(last[p], whole, best + p, place + p);
             high = RN(max)(best[p], high);
         }
         REAL peak = high[0];

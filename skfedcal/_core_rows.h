@@ -50,16 +50,35 @@ INLINE REAL RN(entry)(const Matrix *m, const char *row, Py_ssize_t column)
     return m->single ? (REAL)*(const float *)at : (REAL)*(const double *)at;
 }
 
-/* The last piece of a dense row, padded with -inf: its weights are 0. */
-INLINE void RN(last_piece)(Py_ssize_t columns, int single, const char *row, Py_ssize_t at, REAL *piece)
+/* Whether the lanes of part p of a piece are among its first `rest` entries. */
+INLINE ivec RN(among)(Py_ssize_t rest, int p)
 {
+    static const word first[2 * PIECE] = {[0 ... PIECE - 1] = -1};
+    ivec mask;
+    memcpy(&mask, first + PIECE - rest + p * LANES, sizeof mask);
+    return mask;
+}
+
+/* The last piece of a dense row, padded with -inf: its weights are 0. It is read together with
+   what follows the row, if that is in the matrix as well: a few entries that are written and
+   read back as a vector hold up all rows. */
+INLINE void RN(last_piece)(const Matrix *m, const char *row, Py_ssize_t at, vec *last)
+{
+    const Py_ssize_t size = m->single ? 4 : 8, rest = m->columns - at;
+    const char *end = m->data + m->columns * size + (m->down > 0 ? (m->rows - 1) * m->down : 0);
+    const vec none = (vec){0} - (REAL)INFINITY;
+    if (m->across == size && end - row >= (at + PIECE) * size) {
+#pragma GCC unroll 4
+        for (int p = 0; p < PARTS; p++)
+            last[p] = RN(pick)(RN(among)(rest, p), RN(load)(m->single, row, at + p * LANES), none);
+        return;
+    }
+    REAL piece[PIECE];
     for (int j = 0; j < PIECE; j++)
         piece[j] = (REAL)-INFINITY;
-    if (single == (sizeof(REAL) == 4))
-        memcpy(piece, row + at * sizeof(REAL), (columns - at) * sizeof(REAL));
-    else
-        for (Py_ssize_t j = at; j < columns; j++)
-            piece[j - at] = (REAL)((const float *)row)[j];
+    for (Py_ssize_t j = 0; j < rest; j++)
+        piece[j] = m->single ? (REAL)((const float *)row)[at + j] : (REAL)((const double *)row)[at + j];
+    memcpy(last, piece, sizeof piece);
 }
 
 /* A dense row: itself, or a copy of it. */
@@ -74,10 +93,11 @@ INLINE const char *RN(dense)(const Matrix *m, const char *row, void *buffer)
 }
 
 /* Largest entry of a dense row of at least one piece. */
-INLINE REAL RN(peak)(Py_ssize_t whole, int single, const char *row, const REAL *last)
+INLINE REAL RN(peak)(Py_ssize_t whole, int single, const char *row, const vec *last)
 {
     vec best[PARTS];
-    memcpy(best, last, sizeof best);
+    for (int p = 0; p < PARTS; p++)
+        best[p] = last[p];
     for (Py_ssize_t j = 0; j < whole; j += PIECE)
 #pragma GCC unroll 4
         for (int p = 0; p < PARTS; p++)
@@ -142,11 +162,12 @@ INLINE void RN(few_moments)(const vec *columns, Py_ssize_t n, vec rate, const in
     *top = best;
 }
 
-INLINE void RN(add_piece)(int single, const char *from, REAL peak, REAL rate, const int order, vec raw[6][PARTS])
+/* `last` is a piece that was read before, or NULL. */
+INLINE void RN(add_piece)(int single, const char *from, const vec *last, REAL peak, REAL rate, const int order, vec raw[6][PARTS])
 {
 #pragma GCC unroll 4
     for (int p = 0; p < PARTS; p++) {
-        const vec gap = RN(bounded)(RN(load)(single, from, p * LANES) - peak);
+        const vec gap = RN(bounded)((last ? last[p] : RN(load)(single, from, p * LANES)) - peak);
         vec weight = RN(exp2)(gap * rate);
         raw[0][p] += weight;
         for (int k = 1; k <= order; k++) {
@@ -160,14 +181,14 @@ INLINE void RN(add_piece)(int single, const char *from, REAL peak, REAL rate, co
 INLINE REAL RN(many_moments)(const Matrix *m, const char *row, REAL rate, const int single, const int order, REAL *sums)
 {
     const Py_ssize_t size = single ? 4 : 8, whole = m->columns - m->columns % PIECE;
-    REAL last[PIECE];
-    RN(last_piece)(m->columns, single, row, whole, last);
+    vec last[PARTS];
+    RN(last_piece)(m, row, whole, last);
     const REAL peak = RN(peak)(whole, single, row, last);
     vec raw[6][PARTS] = {{{0}}};
     for (Py_ssize_t j = 0; j < whole; j += PIECE)
-        RN(add_piece)(single, row + j * size, peak, rate, order, raw);
+        RN(add_piece)(single, row + j * size, NULL, peak, rate, order, raw);
     if (whole < m->columns)
-        RN(add_piece)(sizeof(REAL) == 4, (const char *)last, peak, rate, order, raw);
+        RN(add_piece)(single, NULL, last, peak, rate, order, raw);
     for (int k = 0; k <= order; k++)
         sums[k] = RN(across)(raw[k]);
     return peak;
@@ -253,26 +274,14 @@ static void RN(derivatives)(const Matrix *m, const Group *g, void *buffer, int o
         RN(cumulants)(m, g, buffer, 5, out);
 }
 
-INLINE void RN(weigh_piece)(const REAL *from, REAL *to, REAL peak, REAL scale, const int logs, vec *sum)
+INLINE vec RN(weigh)(vec entries, REAL peak, REAL scale, const int logs, vec *sum)
 {
-#pragma GCC unroll 4
-    for (int p = 0; p < PARTS; p++) {
-        vec gap;
-        memcpy(&gap, from + p * LANES, sizeof gap);
-        gap = (gap - peak) * scale;
-        const vec weight = RN(exp)(gap), kept = logs ? gap : weight;
-        sum[p] += weight;
-        memcpy(to + p * LANES, &kept, sizeof kept);
-    }
+    const vec gap = (entries - peak) * scale, weight = RN(exp)(gap);
+    *sum += weight;
+    return logs ? gap : weight;
 }
 
-INLINE void RN(finish)(REAL *at, vec change, const int logs)
-{
-    vec kept;
-    memcpy(&kept, at, sizeof kept);
-    kept = logs ? kept - change : kept * change;
-    memcpy(at, &kept, sizeof kept);
-}
+INLINE vec RN(finish)(vec kept, vec change, const int logs) { return logs ? kept - change : kept * change; }
 
 /* Softmax of `scale` times each row, or its logarithm. */
 INLINE void RN(normalise)(const Matrix *m, const Matrix *to, REAL scale, const int logs, void *buffer)
@@ -308,21 +317,37 @@ INLINE void RN(normalise)(const Matrix *m, const Matrix *to, REAL scale, const i
     }
     for (Py_ssize_t i = 0; i < m->rows; i++) {
         const REAL *row = (const REAL *)RN(dense)(m, m->data + i * m->down, buffer);
-        REAL *out = (REAL *)(to->data + i * to->down), last[PIECE];
-        RN(last_piece)(n, sizeof(REAL) == 4, (const char *)row, whole, last);
+        REAL *out = (REAL *)(to->data + i * to->down);
+        vec last[PARTS], kept;
+        RN(last_piece)(m, (const char *)row, whole, last);
         const REAL peak = RN(peak)(whole, sizeof(REAL) == 4, (const char *)row, last);
         vec sum[PARTS] = {{0}};
         for (Py_ssize_t j = 0; j < whole; j += PIECE)
-            RN(weigh_piece)(row + j, out + j, peak, scale, logs, sum);
-        if (whole < n)
-            RN(weigh_piece)(last, last, peak, scale, logs, sum);
+#pragma GCC unroll 4
+            for (int p = 0; p < PARTS; p++) {
+                memcpy(&kept, row + j + p * LANES, sizeof kept);
+                kept = RN(weigh)(kept, peak, scale, logs, sum + p);
+                memcpy(out + j + p * LANES, &kept, sizeof kept);
+            }
+        for (int p = 0; p < PARTS && whole < n; p++)
+            last[p] = RN(weigh)(last[p], peak, scale, logs, sum + p);
         vec change = (vec){0} + RN(across)(sum);
         change = logs ? RN(log)(change) : (REAL)1.0 / change;
-        for (Py_ssize_t j = 0; j < whole; j += LANES)
-            RN(finish)(out + j, change, logs);
-        if (whole < n) {
-            for (int j = 0; j < PIECE; j += LANES)
-                RN(finish)(last + j, change, logs);
+        for (Py_ssize_t j = 0; j < whole; j += LANES) {
+            memcpy(&kept, out + j, sizeof kept);
+            kept = RN(finish)(kept, change, logs);
+            memcpy(out + j, &kept, sizeof kept);
+        }
+        /* Rows of the result follow each other: what is behind one is written back. */
+        if (whole < n && (to->rows - i) * n >= whole + PIECE)
+            for (int p = 0; p < PARTS; p++) {
+                memcpy(&kept, out + whole + p * LANES, sizeof kept);
+                kept = RN(pick)(RN(among)(n - whole, p), RN(finish)(last[p], change, logs), kept);
+                memcpy(out + whole + p * LANES, &kept, sizeof kept);
+            }
+        else if (whole < n) {
+            for (int p = 0; p < PARTS; p++)
+                last[p] = RN(finish)(last[p], change, logs);
             memcpy(out + whole, last, (n - whole) * sizeof(REAL));
         }
     }

@@ -112,6 +112,14 @@ static void FN(flush_scaling)(Scaling *s)
     s->kept = 0;
 }
 
+/* Largest entry of a padded row. */
+INLINE double FN(largest)(const double *row, Py_ssize_t wide)
+{
+    FN(vd) last[PARTS];
+    memcpy(last, row + wide - 8, sizeof last);
+    return FN(peak_d)(wide - 8, 0, (const char *)row, last);
+}
+
 /* The row as doubles, distances from its top; masked entries are 0 in x and in keep. Returns the
    mean of the others. */
 INLINE double FN(fall)(Scaling *s, const Matrix *m, const char *row)
@@ -128,7 +136,7 @@ INLINE double FN(fall)(Scaling *s, const Matrix *m, const char *row)
             x[j] = *(const double *)(row + j * m->across);
     for (Py_ssize_t j = s->n; j < s->wide; j++)
         x[j] = -INFINITY;
-    const double top = FN(peak_d)(s->wide - 8, 0, (const char *)x, x + s->wide - 8);
+    const double top = FN(largest)(x, s->wide);
     FN(vd) sums[PARTS] = {{0}}, counts[PARTS] = {{0}};
     for (Py_ssize_t at = 0; at < s->wide; at += 8)
         for (int p = 0; p < PARTS; p++) {
@@ -200,7 +208,7 @@ INLINE double FN(map_one)(Scaling *s, const Matrix *m, const char *row)
     if (s->matrix) {
         FN(canonical)(s, m, row);
         FN(map_row)(s);
-        return FN(peak_d)(wide - 8, 0, (const char *)s->p, s->p + wide - 8);
+        return FN(largest)(s->p, wide);
     }
     const double mean = FN(fall)(s, m, row), *const scale = s->params, *const bias = scale + wide;
     const FN(vd) none = (FN(vd)){0} - INFINITY;
@@ -393,7 +401,7 @@ static void FN(add_scaling)(Scaling *s, const Matrix *m, const char *row, Py_ssi
         return;
     }
     FN(map_row)(s);
-    const double own = s->p[label], top = FN(peak_d)(wide - 8, 0, (const char *)s->p, s->p + wide - 8);
+    const double own = s->p[label], top = FN(largest)(s->p, wide);
     FN(vd) totals[PARTS] = {{0}};
     for (Py_ssize_t at = 0; at < wide; at += 8)
         for (int p = 0; p < PARTS; p++) {

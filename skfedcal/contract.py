@@ -50,7 +50,7 @@ class BlockSpec:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        # Codecs are looked up by their blocks: equal ones must have equal types.
+        # Numbers of a broadcast are arrays, and equal blocks must have equal types.
         try:
             shape = tuple([int(index(n)) for n in self.shape])
         except TypeError:

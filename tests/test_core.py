@@ -606,6 +606,32 @@ def test_sums_of_sigmoids_refuse_arrays_that_do_not_fit():
             _compiled.core.platt_sums(*good[:place], other, *good[place + 1 :])
 
 
+@needs_core
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_columns", [2, 48, 49, 63, 64, 97, 100, 257])
+def test_softmax_in_place_and_of_rows_far_apart_has_the_same_bits(n_columns, dtype):
+    """The end of a row is read and written together with what follows it."""
+    rows = hard_rows(9, n_columns, dtype)[0]
+    for logs in (False, True):
+        expected = np.empty_like(rows)
+        _compiled.core.softmax(rows, expected, 0.7, logs)
+        place = rows.copy()
+        _compiled.core.softmax(place, place, 0.7, logs)
+        assert place.tobytes() == expected.tobytes()
+        # Entries around a part of a matrix stay as they are, and have no effect.
+        around = np.full((11, n_columns), np.nan, dtype)
+        around[1:-1] = rows
+        _compiled.core.softmax(around[1:-1], around[1:-1], 0.7, logs)
+        assert around[1:-1].tobytes() == expected.tobytes()
+        assert np.isnan(around[[0, -1]]).all()
+        wide = np.full((9, n_columns + 3), np.nan, dtype)
+        wide[:, :n_columns] = rows
+        for laid in (wide[:, :n_columns], rows[::-1].copy()[::-1]):
+            found = np.empty_like(rows)
+            _compiled.core.softmax(laid, found, 0.7, logs)
+            assert found.tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("n_columns", [2, 3, 10, 49, 130])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_softmax_is_that_of_scipy(either, n_columns, dtype):

@@ -550,8 +550,14 @@ class _Rounds:
         self, broadcast: Arrays, index: int
     ) -> tuple[Codec, Randomizer | None]:
         """How clients clip and encode their answers, and what they do to these."""
-        codec = self.mechanism.codec(self.algorithm.spec(broadcast), index)
-        return codec, self.mechanism.randomizer(codec, index)
+        mechanism, spec = self.mechanism, self.algorithm.spec(broadcast)
+        if isinstance(mechanism, ExactSum):  # that of the round before, as a rule
+            before = self.last.get("codec")
+            if before is None or before[0] != spec:
+                self.last["codec"] = before = spec, mechanism.codec(spec)
+            return before[1], None
+        codec = mechanism.codec(spec, index)
+        return codec, mechanism.randomizer(codec, index)
 
     def _request(self, broadcast: Arrays, index: int, run_id: str = "") -> Request:
         """What clients are asked."""
@@ -579,8 +585,8 @@ class _Rounds:
 
     def _n_bytes(self, codec: Codec, randomizer: Randomizer | None) -> int:
         """Size of an answer; raises if no word can hold the sums."""
-        before, codes = self.last.get("words"), tuple(codec.blocks.values())
-        if before is not None and before[0] == codes:
+        before = self.last.get("words")
+        if before is not None and before[0] is codec:
             return int(before[1])
         n_bytes = answer_words(
             codec,
@@ -590,7 +596,7 @@ class _Rounds:
             masked=self.runner.secure,
         ).n_bytes
         if randomizer is None:
-            self.last["words"] = codes, n_bytes
+            self.last["words"] = codec, n_bytes
         return n_bytes
 
     def _round(self, index: int, run: Run) -> tuple[Any, RoundRecord]:

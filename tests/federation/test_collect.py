@@ -215,7 +215,7 @@ def test_a_block_that_is_none_is_refused_by_name(fields, message):
 
 
 def test_equal_blocks_have_equal_types():
-    """A codec is looked up by its blocks: 3.0 must not stand where 3 is meant."""
+    """Equal blocks share a codec: 3.0 must not stand where 3 is meant."""
     given = BlockSpec([np.int64(3)], clip=np.array(2.0), groups=np.int8(1), weight=True)
     assert given == BlockSpec((3,), clip=2.0)
     types = [type(n) for n in (*given.shape, given.clip, given.groups, given.weight)]
