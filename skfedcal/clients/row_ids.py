@@ -161,6 +161,8 @@ class RowIds:
         try:
             found: dict[Any, int] = dict.fromkeys(ids, 0)
         except TypeError as error:
+            if any(name is np.ma.masked for name in ids):
+                raise _missing() from None
             raise TypeError(
                 f"client_ids holds a value that cannot be an id: {error}."
             ) from error
@@ -223,6 +225,8 @@ def _listed(values: Sequence[Any]) -> NDArray[Any]:
     numpy would make texts of what stands beside a text, also of NaN, drop zeros at the
     end of a text, and round large integers beside a float or a larger one.
     """
+    if values and type(values[0]) is str:
+        return _objects(values)
     kinds = set(map(type, values))
     if np.ma.core.MaskedConstant in kinds:
         raise _missing()
