@@ -155,8 +155,8 @@ AIMS = (
         "BBQ, fit",
         9,
         field="passes",
-        why="Half of a fit is the comparison of the map with its input, which such a "
-        "loop does not make.",
+        why="A third to a half of a fit is the comparison of the map with its input, "
+        "which such a loop does not make.",
     ),
     Aim(
         "BBQ: predict_proba takes at most 9 P, three times such a loop",

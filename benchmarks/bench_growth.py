@@ -73,7 +73,8 @@ STEEP = {
     ("FedVectorCalibrator", "classes"): _PAIRS,
     ("FedBiasTempCalibrator", "classes"): _PAIRS,
     ("FedAutoCalibrator", "classes"): f"its choice has {_PAIRS}",
-    # ns per entry are the same from 40,000 rows on.
+    # 10,000 rows sixteen times over take as long per row as once, and two thirds of the
+    # time of 160,000 different ones.
     ("classwise_calibration_error", "rows"): "the processor remembers the branches of "
     "up to about 20,000 rows that come again and again, as they do here",
 }

@@ -48,11 +48,14 @@ def _load() -> ModuleType | None:
             ) from None
         return None
     if getattr(_core, "interface", 0) != _INTERFACE:
+        text = "The compiled core is of another version of skfedcal"
+        again = "Install skfedcal again: pip install ."
+        if wanted:
+            raise ImportError(
+                f"{text}, and SKFEDCAL_CORE={wanted} asks for it. {again}"
+            )
         warnings.warn(
-            "The compiled core is of another version of skfedcal, and numpy takes its "
-            "place. Install skfedcal again: pip install .",
-            RuntimeWarning,
-            stacklevel=2,
+            f"{text}, and numpy takes its place. {again}", RuntimeWarning, stacklevel=2
         )
         return None
     if wanted:

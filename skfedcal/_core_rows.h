@@ -60,8 +60,9 @@ INLINE ivec RN(among)(Py_ssize_t rest, int p)
 }
 
 /* The last piece of a dense row, padded with -inf: its weights are 0. It is read together with
-   what follows the row, if that is in the matrix as well: a few entries that are written and
-   read back as a vector hold up all rows. */
+   what follows the row, if that is in the matrix as well, and what follows is masked out: to
+   copy a few entries and load them as one vector stalls, as stores of other sizes cannot be
+   forwarded to a load. */
 INLINE void RN(last_piece)(const Matrix *m, const char *row, Py_ssize_t at, vec *last)
 {
     const Py_ssize_t size = m->single ? 4 : 8, rest = m->columns - at;

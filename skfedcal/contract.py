@@ -50,7 +50,8 @@ class BlockSpec:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        # Numbers of a broadcast are arrays, and equal blocks must have equal types.
+        # Plain numbers, whatever a method passes (such as an array of a broadcast):
+        # mechanisms look codes up by their blocks.
         try:
             shape = tuple([int(index(n)) for n in self.shape])
         except TypeError:
@@ -63,6 +64,8 @@ class BlockSpec:
             if type(value) is int or (value is None and name == "clip"):
                 continue
             try:
+                if isinstance(value, str | bytes):
+                    raise TypeError
                 object.__setattr__(self, name, kind(value))
             except (TypeError, ValueError):
                 what = "a whole number" if kind is index else "a number"

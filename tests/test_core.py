@@ -1352,6 +1352,9 @@ def test_a_core_of_another_version_is_not_used(monkeypatch):
     monkeypatch.setattr(_compiled, "_INTERFACE", _compiled._INTERFACE + 1)
     with pytest.warns(RuntimeWarning, match="of another version of skfedcal"):
         assert _compiled._load() is None
+    monkeypatch.setenv("SKFEDCAL_CORE", _compiled.levels()[-1])
+    with pytest.raises(ImportError, match="of another version of skfedcal, and SKF"):
+        _compiled._load()
 
 
 @needs_core

@@ -74,8 +74,9 @@ class RowIds:
                 return cls(values.take(first[order]).tolist(), _ranks(order)[codes])
         codes, found = values.factorize()
         names = found.astype(object)
-        # Of floating point numbers some are missing, and others NaN.
-        if (codes < 0).any() or any(map(is_missing, names)):
+        # A column of nullable floats may hold NaN beside missing values.
+        kind = getattr(values.dtype, "kind", "O")
+        if (codes < 0).any() or (kind in "fcO" and any(map(is_missing, names))):
             raise _missing()
         return cls._sorted(names, codes)
 
@@ -240,8 +241,8 @@ def _listed(values: Sequence[Any]) -> NDArray[Any]:
     return ids
 
 
-# Types of ids that numpy would change.
-_AS_OBJECTS = (str, bytes, tuple, type(None))
+# Types of ids that numpy would change; texts are seen before.
+_AS_OBJECTS = (bytes, tuple, type(None))
 
 
 def _is_array(kind: type) -> bool:

@@ -606,10 +606,7 @@ class _Rounds:
         request = self._request(algorithm.broadcast(run.state), index, run.run_id)
         bytes_up = self._n_bytes(request.codec, request.randomizer)
         bytes_down = request.n_bytes
-        cohorts: list[Draw] | None = self.last.get("draws")
-        if cohorts is None or schedule.cohort != "full":  # otherwise always the same
-            cohorts = schedule.draws(index, self.entropy, run.key)
-            self.last["draws"] = cohorts
+        cohorts = self._draws(index, run.key)
         run.asked = True
         answer = self._ask(request, cohorts)
         client_seconds = answer.client_seconds if self.timed else nan
@@ -656,6 +653,14 @@ class _Rounds:
             positions.flags.writeable = False  # an engine must not change later rounds
             self.last["positions"] = before = cohort, positions
         return self.engine.total(request, before[1])
+
+    def _draws(self, index: int, key: int) -> list[Draw]:
+        """Cohorts of a round; the same ones in all rounds where everyone is asked."""
+        draws: list[Draw] | None = self.last.get("draws")
+        if draws is None or self.schedule.cohort != "full":
+            draws = self.schedule.draws(index, self.entropy, key)
+            self.last["draws"] = draws
+        return draws
 
     def _check_answers(self, n_clients: int, index: int) -> None:
         least = self.runner.min_clients

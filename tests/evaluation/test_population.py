@@ -20,7 +20,12 @@ from skfedcal import (
 from skfedcal.contract import CellRows, Sums
 from skfedcal.evaluation.population import few_clients
 from skfedcal.evaluation.ranking import auc_with_gradient, average_precision
-from skfedcal.evaluation.rounds import ClassTables, ScoreMoments, TableMoments
+from skfedcal.evaluation.rounds import (
+    ClassTables,
+    ScoreMoments,
+    TableMoments,
+    _cells_of,
+)
 from skfedcal.evaluation.thresholds import weights
 from skfedcal.exceptions import PrivacyWarning
 from skfedcal.federation.endpoint import Request, respond
@@ -545,3 +550,12 @@ def test_intervals_hold_when_clients_are_drawn_anew(n_clients):
             total += [f.low <= r <= f.high for f, r in zip(found, right, strict=True)]
     assert (hits >= 122).all(), hits
     assert (by_rows < hits).all(), by_rows
+
+
+@pytest.mark.parametrize("n_leaves", [0, 5, 63, 64, 1000])
+def test_coarse_cells_are_those_of_the_edges(n_leaves):
+    """Few leaves are searched for, many are looked up."""
+    edges = np.array([0, 1, 7, 8, 40, 64])
+    leaf = np.random.default_rng(0).integers(0, 64, n_leaves)
+    expected = [sum(int(e) <= i for e in edges[1:-1]) for i in leaf.tolist()]
+    assert _cells_of(edges, leaf).tolist() == expected

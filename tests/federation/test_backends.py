@@ -352,7 +352,7 @@ def test_an_engine_cannot_change_who_is_asked_in_later_rounds():
 
     with pytest.raises(ValueError, match="read-only"):
         fit(Shifting(InProcess(DATA)))
-    # Other runs have the codec that it took a block from.
+    # The block that it removed from its codec is in that of other runs.
     assert fit(InProcess(DATA)).converged
 
 

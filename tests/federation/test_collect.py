@@ -204,18 +204,19 @@ def test_no_file_walks_the_stack():
         ({"shape": (6 / 2,)}, r"shape must be a tuple of int, got \(3.0,\)"),
         ({"shape": 3}, "shape must be a tuple of int, got 3"),
         ({"shape": (3,), "clip": "one"}, "clip must be a number, got 'one'"),
+        ({"shape": (3,), "clip": "1.0"}, "clip must be a number, got '1.0'"),
         ({"shape": (3,), "clip": np.ones(3)}, "clip must be a number, got array"),
         ({"shape": (3,), "groups": 1.5}, "groups must be a whole number, got 1.5"),
         ({"shape": (3,), "weight": None}, "weight must be a number, got None"),
     ],
 )
-def test_a_block_that_is_none_is_refused_by_name(fields, message):
+def test_a_wrong_block_is_refused_by_the_name_of_its_field(fields, message):
     with pytest.raises(TypeError, match=message):
         BlockSpec(**fields)
 
 
 def test_equal_blocks_have_equal_types():
-    """Equal blocks share a codec: 3.0 must not stand where 3 is meant."""
+    """Equal blocks share a code: that of a shape of 3.0 would fail for 3."""
     given = BlockSpec([np.int64(3)], clip=np.array(2.0), groups=np.int8(1), weight=True)
     assert given == BlockSpec((3,), clip=2.0)
     types = [type(n) for n in (*given.shape, given.clip, given.groups, given.weight)]
